@@ -66,20 +66,11 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
             key=key,
             value=launcher.kind,
         )
-    if launcher.shares_jobs:
-        raise InputError.of(
-            "advance",
-            "is true",
-            rule="a shared job would be idle between turns of the driver, and soon end",
-            fix="leave it out, or `parlay submit` without --cron",
-            key="launcher.slurm.shared_jobs",
-            value=True,
-        )
 
 
 def _has_detached_jobs(launcher: LauncherSection) -> bool:
     """True if trials run without a driver. A pilot would be idle between turns, and an idle pilot soon ends."""
-    return launcher.kind == "slurm" and not launcher.shares_jobs
+    return launcher.kind == "slurm"
 
 
 def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:

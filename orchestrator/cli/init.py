@@ -20,8 +20,7 @@ def init(
         Path | None,
         typer.Option(
             "--from",
-            help="A launch script, a trainer's configuration, a Hugging Face config.json, or a grid of NeMo's"
-            " auto-configurator (YAML) or CloudAI (TOML): docs/imports.md.",
+            help="A launch script, a trainer's configuration, or a Hugging Face config.json: docs/imports.md.",
         ),
     ] = None,
     site: Annotated[

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dashboards.cost_text import describe_search_cost
@@ -55,10 +54,8 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
 
     nodes = max(layout.num_nodes for layout in space.layouts)
     trials, repeats = _most_trials(spec, space)
-    longest_s = partial(longest_attempt_s, spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
-    trial_s = longest_s()
-    repeat_s = longest_s(may_share_job=True) if spec.launcher.shares_jobs else trial_s
-    most = nodes * (trials * trial_s + repeats * repeat_s) / 3600 + _check_node_hours(spec)
+    trial_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
+    most = nodes * (trials + repeats) * trial_s / 3600 + _check_node_hours(spec)
     return min(most, spec.search.budget_node_hours or most)
 
 

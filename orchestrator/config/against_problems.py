@@ -19,9 +19,9 @@ def against_problems(file: SearchFile) -> Iterator[Problem]:
     container = launcher.slurm.container if launcher.uses_slurm else None
     if launcher.kind == "simulated":
         found, rule, fix = "with launcher.kind simulated", "a table of measurements starts no software", "remove it"
-    elif container is not None and (launcher.kind != "slurm" or launcher.slurm.shared_jobs):
+    elif container is not None and (launcher.kind != "slurm"):
         found, rule = f"{given} with trials that share a job", "the image of a job is that of all its steps"
-        fix = "use launcher.kind slurm without shared_jobs"
+        fix = "use launcher.kind slurm"
     elif container is not None and container.runtime not in (Runtime.PYXIS, Runtime.APPTAINER, Runtime.SHIFTER):
         found, rule = f"{given} with a container's command", "an image replaces launcher.slurm.container.image"
         fix = "write the container with a runtime and an image"

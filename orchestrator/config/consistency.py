@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any
 
 from orchestrator.config.against_problems import against_problems
 from orchestrator.config.setting_problems import setting_problems
+from orchestrator.importers.settings import Settings, flat
 from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import ENGINE_PROFILES, PARLAY, engines_of
 from search_spaces.errors import Problem, format_value
@@ -150,26 +150,27 @@ def _engine_problems(file: SearchFile) -> Iterator[Problem]:
 
 
 def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:
-    """Problems with a configuration by which the trainer would train another model than the file's."""
-    for key, said in TRAINERS[file.trainer.kind].model_keys(file.model.shape()).items():
-        given = _value_in(file.trainer.template, key)
-        if given not in (None, said):
-            yield Problem(
-                "contradiction",
-                f"{key} is {format_value(given)}; the model has {format_value(said)}",
-                rule="a template must not train another model than the model section's",
-                fix=f"remove {key} from the template, or change the model section",
-                key="trainer.template",
-                value=given,
-            )
-
-
-def _value_in(template: Any, key: str) -> Any:
-    """The value of a dotted key, also where it is written with hyphens; None without one."""
-    for name in key.split("."):
-        keys = template.items() if isinstance(template, Mapping) else ()
-        template = next((value for given, value in keys if str(given).replace("-", "_") == name), None)
-    return template
+    """Problems with a configuration by which the trainer would train another model than the file's, or in another way
+    than the layouts say."""
+    trainer, template = TRAINERS[file.trainer.kind], file.trainer.template
+    if trainer.table is None or not isinstance(template, Mapping):
+        return
+    given = {name.replace("-", "_"): each for name, each in flat(template, trainer.table).items()}
+    refused = {str(problem.key): str(problem.rule) for problem in Settings(given, trainer.table).problems()}
+    said = trainer.model_keys(file.model.shape())
+    other = "a template must not train another model than the model section's"
+    contradicting = {name: other for name in said if name in given and given[name].value not in (None, said[name])}
+    for name, rule in (refused | contradicting).items():
+        value = given[name].value
+        instead = f"; the model has {format_value(said[name])}" if name in said else ""
+        yield Problem(
+            "contradiction",
+            f"{name} is {format_value(value)}{instead}",
+            rule=rule,
+            fix=f"remove {name} from the template" + (", or change the model section" if instead else ""),
+            key="trainer.template",
+            value=value,
+        )
 
 
 def _ineffective_recomputation(file: SearchFile) -> Iterator[Problem]:
@@ -221,7 +222,7 @@ def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
     if wanted_gib is None or file.trainer.kind == PARLAY:
         return
     log_format = log_format_of(file.trainer.for_trials())
-    if "memory_gib" not in (*log_format.findings, *log_format.elsewhere):
+    if "memory_gib" not in (*log_format.of_step, *log_format.elsewhere):
         yield Problem(
             "contradiction",
             "the trainer's log reports no memory: every layout would count as too large",

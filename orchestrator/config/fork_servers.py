@@ -16,11 +16,8 @@ SERVER_MEMORY_MIB = 512
 
 
 def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
-    """Engines whose ranks are forked where they can be, sorted; none where the search starts all ranks plain.
-
-    With launcher slurm these are the steps of shared jobs.
-    """
-    launcher_can = spec.launcher.kind in FORKING_LAUNCHERS or spec.launcher.shares_jobs
+    """Engines whose ranks are forked where they can be, sorted; none where the search starts all ranks plain."""
+    launcher_can = spec.launcher.kind in FORKING_LAUNCHERS
     can = launcher_can and TRAINERS[spec.trainer.kind].preload is not None
     if spec.measure.warm_start is False or not can:
         return ()
@@ -38,8 +35,7 @@ def launcher_with_servers(spec: SearchSpec) -> LauncherSection:
 
 
 def with_server_memory(section: LauncherSection, num_servers: int) -> LauncherSection:
-    """The section with the servers' memory added to the memory that jobs ask for on each node: pilots, and with shared
-    jobs all jobs.
+    """The section with the servers' memory added to the memory that pilots ask for on each node.
 
     Unchanged where they ask for none, or for all that a node has.
     """

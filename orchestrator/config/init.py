@@ -1,6 +1,6 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Trainers' own files are read by orchestrator/importers/, grids of other programs by init_grids.py. Pure, except for
+Trainers' own files are read by orchestrator/importers/. Pure, except for
 reading the file.
 """
 
@@ -24,7 +24,6 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
-from orchestrator.config.init_grids import grid_draft
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.registry import read_source
 from search_spaces.engines import OWN_ENGINES, PARLAY, TORCHTITAN, TRAINER_ENGINES, engines_of
@@ -35,7 +34,6 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
-from trials.trainers.base import TemplateKind
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 
 _MAX_RANKS_LISTED = 64
@@ -81,7 +79,7 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     InputError if the file cannot be read or is of an unknown kind.
     """
     try:
-        draft = _derived(path)
+        draft = _draft(read_source(path), path)
     except InputError as error:
         raise InputError(*map(_without_secrets, error.at(file=str(path)).problems)) from None
     return render(replace(draft, site=site)), list(draft.notes)
@@ -89,11 +87,6 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
 
 def _without_secrets(problem: Problem) -> Problem:
     return replace(problem, message=hide_secrets(problem.message), value=hidden(problem.value, problem.key))
-
-
-def _derived(path: Path) -> Draft:
-    imported = None if path.suffix == ".toml" else read_source(path)
-    return grid_draft(path) if imported is None else _draft(imported, path)
 
 
 def _draft(imported: ImportedConfig, path: Path) -> Draft:
@@ -190,7 +183,7 @@ def _broken_rules(imported: ImportedConfig, model: ModelShape | None) -> dict[st
     models = _ANY_MODEL if model is None else (model,)
     first, *rest = (_broken_by(layout, each) for layout in layouts for each in models)
     return {
-        name: replace(problem, message=_with_origin(problem, name, imported), key=f"baseline.{name}")
+        name: replace(problem, message=problem.message + _origin(imported, name), key=f"baseline.{name}")
         for (name, rule), problem in first.items()
         if name in AXES and (model or name not in _OF_THE_MODEL) and all((name, rule) in each for each in rest)
     }
@@ -201,9 +194,9 @@ def _broken_by(layout: Layout, model: ModelShape) -> dict[tuple[str, str | None]
     return {(p.code.partition(".")[2], p.rule): p for p in engine_violations(layout, model, ENGINE_RULES)}
 
 
-def _with_origin(problem: Problem, name: str, imported: ImportedConfig) -> str:
+def _origin(imported: ImportedConfig, name: str) -> str:
     origin = imported.origins.get(f"baseline.{name}")
-    return f"{problem.message}, by {origin}" if origin else problem.message
+    return f", by {origin}" if origin else ""
 
 
 def _what_trials_run(imported: ImportedConfig, trainer: Mapping[str, Any]) -> str:
@@ -222,7 +215,7 @@ def _trainer(imported: ImportedConfig, path: Path) -> dict[str, Any]:
     kind = next(kind for kind, engines in TRAINER_ENGINES.items() if imported.engine in engines)
     trainer = TRAINERS[kind]
     needed = dict.fromkeys(trainer.required_keys, FILL_IN)
-    if trainer.template_kind is TemplateKind.CONFIGURATION:
+    if "template" in trainer.required_keys:
         needed["template"] = str(path.absolute())
     arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes)
     return {"kind": kind, **needed, **({"arguments": arguments} if arguments else {})}
@@ -247,12 +240,10 @@ _DEFAULTS = {
 
 def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[str]:
     sizes = {**model, "seq_length": 1} if model["seq_length"] == FILL_IN else model
-    if FILL_IN in sizes.values():
-        return
-    for problem in engine_violations(Layout(engine=engine), ModelShape.from_json(sizes), ENGINE_RULES):
-        if problem.code.partition(".")[2] in AXES:  # the baseline's own value is another
-            continue
-        yield f"Engine {engine} cannot run this model: {problem.message}."
+    if FILL_IN not in sizes.values():
+        for (name, _), problem in _broken_by(Layout(engine=engine), ModelShape.from_json(sizes)).items():
+            if name not in AXES:  # the baseline's own value is another
+                yield f"Engine {engine} cannot run this model: {problem.message}."
 
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
@@ -310,8 +301,17 @@ def _space(
     if "expert_parallel" in layout:
         most = min(gpus * nodes, model.get("num_experts", _MAX_RANKS_LISTED))
         axes["expert_parallel"] = _axis_around(layout["expert_parallel"], most)
+    axes = {name: _runnable(name, values, engine, layout) for name, values in axes.items()}
     fixed = {n: v for n, v in {**layout, **asked}.items() if n not in axes and n not in ("num_nodes", *DERIVED)}
     return axes | fixed
+
+
+def _runnable(name: str, values: list[Any], engine: str, layout: Mapping[str, Any]) -> list[Any]:
+    """Values of an axis without those that the engine has in no layout like today's."""
+    fields = {"engine": engine, **_FITTING_SIZES, **layout}
+    broken = {value: _broken_by(Layout(**{**fields, name: value}), _ANY_MODEL[0]) for value in values}
+    able = [value for value in values if all(of != name for of, _ in broken[value])]
+    return able or values
 
 
 _DRIVE_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")

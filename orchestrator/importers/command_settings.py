@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from orchestrator.importers.bash.reader import default_note
+from orchestrator.importers.bash.expansion import default_note
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.launcher_options import LAUNCHER_OPTIONS
 from orchestrator.importers.settings import Setting, Settings
@@ -29,20 +30,20 @@ def command_settings(words: Sequence[Word], table: Table, script: Script) -> Set
     """
     notes = list(script.notes)
     given: dict[str, Setting] = {}
-    words = from_starter(words)
-    for option, values in _options(words):
+    first, *options = _by_option(from_starter(words))
+    for option, *following in options:
         if re.search(r"[$`]", option.text.partition("=")[0]):
             given[option.text.removeprefix("--")] = Setting(True, option.line, doubt=_UNNAMED)
             continue
-        name = option_name(option.text)
-        own = [_own_value(option)] if "=" in option.text else []
-        taken = own or _values(name, values, table)
-        given[name] = _setting(name, option, taken, table)
-        if option.doubt and not own:
-            notes += _doubt_note(given[name])
-        notes += _unset_words(values[0 if own else len(taken) :])
-        notes += default_notes(taken, script.defaults)
-    notes += _unset_words(_before_options(words))
+        name, (_, is_own, own) = option_name(option.text), option.text.partition("=")
+        count = 0 if is_own else _num_values(name, following, table)
+        values = [replace(option, text=own)] if is_own else following[:count]
+        given[name] = setting = _setting(name, option, values, table)
+        if setting.doubt is not None and setting.value is True:  # one whose value is read gets its own note
+            notes.append(f"{setting.words[0]} was not used: {setting.doubt}.")
+        notes += _unset_words(following[count:])
+        notes += default_notes(values, script.defaults)
+    notes += _unset_words(first)
     return Settings(given, table, notes)
 
 
@@ -54,41 +55,26 @@ def from_starter(words: Sequence[Word]) -> Sequence[Word]:
     return words[starts[0] :] if starts else words
 
 
-def _options(words: Sequence[Word]) -> Iterator[tuple[Word, list[Word]]]:
-    """Each long option with the words up to the next one."""
-    option: Word | None = None
-    values: list[Word] = []
+def _by_option(words: Sequence[Word]) -> list[list[Word]]:
+    """The words before the first long option, and each option with the words up to the next one."""
+    parts: list[list[Word]] = [[]]
     for word in words:
         if option_name(word.text):
-            if option:
-                yield option, values
-            option, values = word, []
-        else:
-            values.append(word)
-    if option:
-        yield option, values
+            parts.append([])
+        parts[-1].append(word)
+    return parts
 
 
-def _before_options(words: Sequence[Word]) -> Sequence[Word]:
-    first = next((index for index, word in enumerate(words) if option_name(word.text)), len(words))
-    return words[:first]
-
-
-def _own_value(option: Word) -> Word:
-    """The value of `--name=value`."""
-    return Word(option.text.partition("=")[2], option.line, option.variables, option.doubt)
-
-
-def _values(name: str, following: list[Word], table: Table) -> list[Word]:
-    """The words that are the option's value: none of a flag's, one of a launcher's. A later word that is an unset
-    variable may hold options."""
+def _num_values(name: str, following: list[Word], table: Table) -> int:
+    """How many of the following words are the option's value: none of a flag's, one of a launcher's. A later word that
+    is an unset variable may hold options."""
     if name in table.flags or (following and _UNSET.fullmatch(following[0].text) and _FLAG.match(name)):
-        return []
+        return 0
     if name in LAUNCHER_OPTIONS:
-        return following[:1]
+        return min(1, len(following))
     end = (index for index, word in enumerate(following) if (_UNSET if index else _MORE_WORDS).fullmatch(word.text))
     other = (index for index, word in enumerate(following) if re.search(r"^-[a-z]|\.py$", word.text))
-    return following[: min([*end, *other], default=len(following))]
+    return min([*end, *other], default=len(following))
 
 
 def _setting(name: str, option: Word, values: list[Word], table: Table) -> Setting:
@@ -100,12 +86,6 @@ def _setting(name: str, option: Word, values: list[Word], table: Table) -> Setti
     variable = next((v for word in values for v in word.variables if v not in option.variables), None)
     doubt = next((word.doubt for word in (option, *values) if word.doubt), None)
     return Setting(text, option.line, variable, doubt, words=words)
-
-
-def _doubt_note(setting: Setting) -> Iterator[str]:
-    """A note on a flag that may not be given; an option whose value is read gets its own."""
-    if setting.doubt is not None and setting.value is True:
-        yield f"{setting.words[0]} was not used: {setting.doubt}."
 
 
 def _unset_words(words: Sequence[Word]) -> Iterator[str]:

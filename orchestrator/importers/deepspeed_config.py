@@ -6,18 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.rows import read_rows
 from orchestrator.importers.settings import CODE, Settings, flat
-from trials.trainers.common.deepspeed_config import (
-    DEEPSPEED,
-    MICRO,
-    STEPS,
-    TOTAL,
-    ZERO,
-)
+from trials.trainers.common.deepspeed_config import DEEPSPEED, MICRO, STEPS, TOTAL, ZERO
 
 CHARACTERISTIC_KEYS = (TOTAL, MICRO, ZERO)
 OF_THE_PROGRAM = ("activation_checkpointing", "attention_kernel")
@@ -36,19 +29,11 @@ def read_ds_config(text: str) -> ImportedConfig:
     sizes that contradict each other. `auto`, which leaves a value to the trainer, is reported as not found.
     """
     keys = _settings(json_object(text, CODE, "a DeepSpeed config"))
-    read = read_rows(DEEPSPEED, keys, {"tensor_parallel": _tensor_parallel})
-    layout, total = read.layout, read.top.get("global_batch_size")
-    complete_batch(layout, total, None, None, keys.in_doubt)
-    notes = [*_differences(keys, layout), *keys.not_read()]
-    return ImportedConfig(
-        "deepspeed",
-        layout=layout,
-        global_batch_size=total,
-        origins=read.origins,
-        notes=tuple(dict.fromkeys([*keys.notes, *notes])),
-        left_open=tuple(name for name in (*OF_THE_PROGRAM, "precision") if name not in layout),
-        in_doubt=tuple(keys.in_doubt),
-    )
+    read = read_rows(DEEPSPEED, keys)
+    read.complete(keys)
+    left_open = tuple(name for name in (*OF_THE_PROGRAM, "precision") if name not in read.layout)
+    notes = [*_differences(keys, read.layout), *keys.not_read()]
+    return read.imported("deepspeed", keys, notes, engine="deepspeed", left_open=left_open)
 
 
 def _settings(config: Mapping[str, Any]) -> Settings:
@@ -60,12 +45,6 @@ def _settings(config: Mapping[str, Any]) -> Settings:
     doubt = "the program that starts DeepSpeed sets it"
     in_doubt = {name: replace(each, doubt=doubt) for name, each in given.items() if each.value == "auto"}
     return Settings(given | in_doubt, DEEPSPEED)
-
-
-def _tensor_parallel(keys: Settings) -> int | None:
-    """None for DeepSpeed's 0 tensor-parallel ranks, which are none."""
-    name = "tensor_parallel.autotp_size"
-    return keys.count(name) if keys.whole(name) else None
 
 
 def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.rows import ReadFields, read_rows
-from orchestrator.importers.settings import (
-    CODE,
-    FieldReaders,
-    Settings,
-    ValueRule,
-    ValueRules,
-    one_of,
-    read_fields,
-)
+from orchestrator.importers.settings import CODE, FieldReaders, Settings, ValueRule, ValueRules, one_of
 from orchestrator.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, WORLD_RULE, layout_mesh
@@ -31,7 +22,6 @@ _CHARACTERISTIC_KEYS = (
 )
 _VOCABULARIES = {"gpt2bpetokenizer": 50257, "hfgpt2tokenizer": 50257, "charleveltokenizer": 512}
 _EXTRA, _WORLD = "deepspeed_extra_args", "global_num_gpus"
-_BATCH_ORIGIN = "micro-batch x accumulation x data-parallel ranks"
 _OF_THE_LAYOUT = dict.fromkeys(row.field for row in GPT_NEOX.rows if row.field in AXES)
 
 
@@ -51,25 +41,11 @@ def read_gpt_neox(text: str) -> ImportedConfig:
     keys = document_settings(document, GPT_NEOX, _paths(document))
     missing = _missing_keys(keys)
     read = read_rows(GPT_NEOX, keys, _OTHERS, _RULES, has_defaults=not missing)
-    cluster, of_cluster = read_fields(keys, "cluster", _CLUSTER)
-    nodes, gpus = cluster.get("num_nodes"), cluster.get("gpus_per_node")
-    batch = complete_batch(read.layout, read.top.get("global_batch_size"), nodes, gpus, keys.in_doubt)
+    read.complete(keys)
     changed = tuple(_changes(keys, read.layout))
-    notes = [*_differences(keys, read, missing), *keys.not_read(", kept in the template")]
-    return ImportedConfig(
-        "gpt-neox",
-        read.model,
-        read.layout,
-        batch,
-        nodes,
-        gpus,
-        origins={"global_batch_size": _BATCH_ORIGIN, **read.origins, **of_cluster},
-        notes=tuple(dict.fromkeys([*keys.notes, *notes])),
-        engine="gpt-neox",
-        left_open=tuple(name for name in _OF_THE_LAYOUT if name not in read.layout) if missing else (),
-        in_doubt=tuple(keys.in_doubt),
-        changed=changed,
-    )
+    notes = [*_differences(keys, read, missing), *keys.in_template()]
+    left_open = tuple(name for name in _OF_THE_LAYOUT if name not in read.layout) if missing else ()
+    return read.imported("gpt-neox", keys, notes, engine="gpt-neox", left_open=left_open, changed=changed)
 
 
 def _key(name: str) -> str:
@@ -124,14 +100,6 @@ def _data_parallel(keys: Settings) -> int | None:
     return world // ranks if world else None
 
 
-_OTHERS: FieldReaders = {
-    "vocab_size": _vocab_size,
-    "data_parallel": _data_parallel,
-    # One micro-batch unless told otherwise; null leaves it to the batch.
-    "grad_accum_steps": lambda keys: None if keys.is_null(STEPS) else keys.count(STEPS) or 1,
-}
-
-
 def _num_nodes(keys: Settings) -> int | None:
     stated, world, gpus = _limit(keys, "num_nodes"), keys.count(_WORLD), _limit(keys, "num_gpus")
     return world // gpus if stated is None and world and gpus and world % gpus == 0 else stated
@@ -143,12 +111,24 @@ def _limit(keys: Settings, name: str) -> int | None:
     return None if isinstance(value, int) and value < 1 else keys.count(name)
 
 
-_CLUSTER: FieldReaders = {"num_nodes": _num_nodes, "gpus_per_node": lambda keys: _limit(keys, "num_gpus")}
-
+_OTHERS: FieldReaders = {
+    "vocab_size": _vocab_size,
+    "data_parallel": _data_parallel,
+    # One micro-batch unless told otherwise; null leaves it to the batch.
+    "grad_accum_steps": lambda keys: None if keys.is_null(STEPS) else keys.count(STEPS) or 1,
+    "num_nodes": _num_nodes,
+    "gpus_per_node": lambda keys: _limit(keys, "num_gpus"),
+}
 
 _RULES: ValueRules = (
     one_of("dataset_impl", ("gpt2",), "a search pretrains a GPT"),
     one_of("train_impl", ("normal",), "a search pretrains a GPT"),
+    ValueRule(
+        "mlp_type",
+        lambda keys: str(keys.value("mlp_type")) == "regular",
+        "an MLP has its gate by its activation, swiglu, since September 2024 (GPT-NeoX #1276)",
+        "remove it in a copy of the file, set activation to swiglu and intermediate_size to three times the width",
+    ),
     ValueRule(
         "pipe_partition_method",
         lambda keys: degree(keys, PIPELINE) == 1 or str(keys.value("pipe_partition_method")).startswith("type:"),

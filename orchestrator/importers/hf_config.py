@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.importers.expert_layers import EXPERT_LAYERS, ROUTING, expert_pattern
@@ -12,17 +12,9 @@ from orchestrator.importers.hf_families import ANOTHER_MODEL, FAMILIES, OTHER_TY
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.rows import read_rows
-from orchestrator.importers.settings import (
-    CODE,
-    DO_WITHOUT,
-    FieldReaders,
-    Setting,
-    Settings,
-    ValueRule,
-    flat,
-)
+from orchestrator.importers.settings import CODE, DO_WITHOUT, Setting, Settings, ValueRule, flat
 from search_spaces.errors import InputError, Problem, format_value
-from trials.trainers.table import Table, fixed
+from trials.trainers.table import Keys, Row, Table, fixed, number, switch
 
 _VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor-parallel ranks up to 128 share the vocabulary evenly."""
@@ -57,29 +49,33 @@ def read_hf_config(text: str) -> ImportedConfig:
         raise _other_type(kind, problems)
     if problems:
         raise InputError(*problems)
-    read = read_rows(table, keys, {name: read for name, read in _READERS.items() if name not in family.features})
-    return ImportedConfig(
-        f"hugging face {kind}",
-        read.model,
-        read.layout,
-        origins=read.origins,
-        notes=tuple(dict.fromkeys([*keys.notes, *_differences(keys, read.model), *others.not_read()])),
-        in_doubt=tuple(keys.in_doubt),
-    )
+    read = read_rows(table, keys)
+    notes = [*_differences(keys, read.model), *others.not_read()]
+    return read.imported(f"hugging face {kind}", keys, notes, engine="deepspeed")
 
 
 def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Table, Settings, Settings]:
-    """(the type's features and keys of other models; the type's own keys, with its defaults, and keys of other models;
-    all keys but its own)"""
-    defaults = family.named_as_in(config)
-    another = {name: reason for name, reason in ANOTHER_MODEL.items() if name not in defaults}
-    whole = frozenset(config) - {name.partition(".")[0] for name in defaults if "." in name}
-    table = Table(kind, "transformers 5.23", fixed(**family.features), trains_another=another, whole=whole)
+    """(the type's rows and keys of other models; the type's own keys, with its defaults, and keys of other models; all
+    keys but its own)"""
+    names = {written: name for name, written in family.written.items()}
+    another = {name: reason for name, reason in ANOTHER_MODEL.items() if name not in {*family.defaults, *names}}
+    whole = frozenset(config) - {name.partition(".")[0] for name in family.defaults if "." in name}
+    rows = (*(row for row in _ROWS if row.field not in family.features), *fixed(**family.features))
+    table = Table(kind, "in transformers 5.23", rows, another, whole)
     found = flat(config, table, lambda name: None)
-    absent = {n: Setting(value, origin=f"{kind}'s default") for n, value in defaults.items() if value is not None}
-    given = {name: found[name] for name in found if name in defaults or table.refusal(name)}
-    others = {name: found[name] for name in found if name not in defaults}
-    return table, Settings({**absent, **given}, table), Settings(others, table)
+    absent = {
+        name: Setting(value, origin=f"{kind}'s default", key=family.written.get(name))
+        for name, value in family.defaults.items()
+        if value is not None
+    }
+    given = {name: each for name, each in found.items() if name in family.defaults or table.refusal(name)}
+    prevailing = {names[name]: replace(each, key=name) for name, each in found.items() if name in names}
+    others = {
+        name: each
+        for name, each in found.items()
+        if name not in names and (name not in family.defaults or name in prevailing)
+    }
+    return table, Settings({**absent, **given, **prevailing}, table), Settings(others, table)
 
 
 _LANGUAGE_MODEL = ValueRule(
@@ -102,40 +98,20 @@ def _other_type(kind: Any, problems: list[Problem]) -> InputError:
     )
 
 
-_SIZES = {
-    "num_layers": ("num_hidden_layers", "n_layer"),
-    "hidden_size": ("hidden_size", "n_embd"),
-    "num_attention_heads": ("num_attention_heads", "n_head"),
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok",),
-    "expert_ffn_hidden_size": ("moe_intermediate_size",),
-    "key_value_latent_size": ("kv_lora_rank",),
-    "query_latent_size": ("q_lora_rank",),
-    "rotary_head_size": ("qk_rope_head_dim",),
-    "value_head_size": ("v_head_dim",),
-    "num_mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
-}
-"""Keys of the fields that one key decides; a model type has at most one of them."""
-_POSITIONS = ("max_position_embeddings", "n_positions")
+_POSITIONS = "max_position_embeddings"
 
 
-def _first(keys: Settings, names: tuple[str, ...]) -> str | None:
+def _first(keys: Keys, names: tuple[str, ...]) -> str | None:
     """The first of these keys that the model type or the file gives a value."""
     return next((name for name in names if keys.value(name) is not None), None)
 
 
-def _size(keys: Settings, names: tuple[str, ...]) -> int | None:
-    """A whole number, which may be 0."""
-    name = _first(keys, names) or names[0]
-    return 0 if str(keys.value(name)) == "0" else keys.count(name)
+def _ffn_hidden_size(keys: Keys) -> int | None:
+    given, hidden = keys.count("intermediate_size", "n_inner"), keys.count("hidden_size")
+    return given or (4 * hidden if hidden else None)
 
 
-def _ffn_hidden_size(keys: Settings) -> int | None:
-    given = _size(keys, ("intermediate_size", "n_inner"))
-    return given or 4 * (_size(keys, _SIZES["hidden_size"]) or 0) or None
-
-
-def _vocab_size(keys: Settings) -> int | None:
+def _vocab_size(keys: Keys) -> int | None:
     """The padded vocabulary."""
     size = keys.count("vocab_size")
     if size is None or size % _VOCAB_MULTIPLE == 0:
@@ -145,13 +121,13 @@ def _vocab_size(keys: Settings) -> int | None:
     return padded
 
 
-def _head_size(keys: Settings) -> int | None:
+def _head_size(keys: Keys) -> int | None:
     """Elements of a query; in latent attention some are rotated, and the others are not."""
-    rotated, others = _size(keys, ("qk_rope_head_dim",)), _size(keys, ("qk_nope_head_dim",))
+    rotated, others = keys.count("qk_rope_head_dim"), keys.count("qk_nope_head_dim")
     return rotated + others if rotated and others else keys.count("head_dim")
 
 
-def _activation(keys: Settings) -> str | None:
+def _activation(keys: Keys) -> str | None:
     name = _first(keys, ("hidden_activation", "activation_function", "hidden_act")) or "hidden_act"
     word = keys.text(name) or ""
     if word and word not in _ACTIVATIONS:
@@ -159,17 +135,17 @@ def _activation(keys: Settings) -> str | None:
     return _ACTIVATIONS.get(word)
 
 
-def _linear_biases(keys: Settings) -> bool | None:
+def _linear_biases(keys: Keys) -> bool | None:
     """True where attention and MLP have biases; None without keys for both."""
     both = ("attention_bias", "mlp_bias")
     return all(keys.flag(name) for name in both) if keys.given.keys() >= {*both} else None
 
 
-def _windows(keys: Settings) -> tuple[int | None, int | None]:
+def _windows(keys: Keys) -> tuple[int | None, int | None]:
     """(sliding_window, full_attention_every). A window as long as any sequence has no effect; Qwen's is off unless
     use_sliding_window is true."""
     is_off = "use_sliding_window" in keys.given and not keys.flag("use_sliding_window")
-    window, longest, every = keys.count("sliding_window"), _size(keys, _POSITIONS), _full_attention_every(keys)
+    window, longest, every = keys.count("sliding_window"), keys.count(_POSITIONS), _full_attention_every(keys)
     if is_off or window is None or longest is None or window >= longest or every == 1:
         return None, None
     if every is None:
@@ -180,28 +156,28 @@ def _windows(keys: Settings) -> tuple[int | None, int | None]:
     return window, every or None
 
 
-def _full_attention_every(keys: Settings) -> int | None:
+def _full_attention_every(keys: Keys) -> int | None:
     """Which layers have no window: each one of so many, none with 0; None where no number says it."""
     kinds = keys.listed("layer_types")
     if not kinds:
-        first, layers = _size(keys, ("max_window_layers",)) or 0, _size(keys, _SIZES["num_layers"]) or 0
+        first, layers = keys.whole("max_window_layers") or 0, keys.count("num_hidden_layers") or 0
         return 0 if first == 0 else 1 if first >= layers else None
     is_full = [kind == "full_attention" for kind in kinds]
     every = is_full.index(True) + 1 if True in is_full else 0
     return every if is_full == [every > 0 and (layer + 1) % every == 0 for layer in range(len(kinds))] else None
 
 
-def _shared_width(keys: Settings) -> int | None:
-    num_experts, width = _size(keys, ("n_shared_experts",)), _size(keys, _SIZES["expert_ffn_hidden_size"])
+def _shared_width(keys: Keys) -> int | None:
+    num_experts, width = keys.whole("n_shared_experts"), keys.count("moe_intermediate_size")
     return num_experts * width if num_experts and width else None
 
 
-def _expert_layers(keys: Settings) -> tuple[int | None, int | None]:
+def _expert_layers(keys: Keys) -> tuple[int | None, int | None]:
     """(num_dense_layers, expert_layer_every): Qwen's mlp_only_layers have an MLP; of the others each
     decoder_sparse_step-th has experts."""
-    step, layers = keys.count("decoder_sparse_step"), _size(keys, _SIZES["num_layers"])
+    step, layers = keys.count("decoder_sparse_step"), keys.count("num_hidden_layers")
     if not step or not layers:
-        return _size(keys, ("first_k_dense_replace",)), None
+        return keys.whole("first_k_dense_replace"), None
     dense = keys.listed("mlp_only_layers")
     pattern = expert_pattern([layer not in dense and (layer + 1) % step == 0 for layer in range(min(layers, 10_000))])
     if pattern is None:
@@ -209,7 +185,7 @@ def _expert_layers(keys: Settings) -> tuple[int | None, int | None]:
     return pattern
 
 
-def _precision(keys: Settings) -> str | None:
+def _precision(keys: Keys) -> str | None:
     """transformers calls it torch_dtype, and dtype since 4.56."""
     key = "dtype" if keys.has("dtype") else "torch_dtype"
     value = keys.value(key)
@@ -220,24 +196,34 @@ def _precision(keys: Settings) -> str | None:
     return precision
 
 
-_READERS: FieldReaders = {
-    **{name: partial(_size, names=names) for name, names in _SIZES.items()},
-    "num_key_value_heads": lambda keys: keys.count("num_key_value_heads") or _size(keys, _SIZES["num_attention_heads"]),
-    "ffn_hidden_size": _ffn_hidden_size,
-    "vocab_size": _vocab_size,
-    "tied_embeddings": lambda keys: keys.flag("tie_word_embeddings"),
-    "attention_head_size": _head_size,
-    "activation": _activation,
-    "rotary_base": lambda keys: keys.whole(_first(keys, ROTARY_BASE) or "rope_theta"),
-    "linear_biases": _linear_biases,
-    "sliding_window": lambda keys: _windows(keys)[0],
-    "full_attention_every": lambda keys: _windows(keys)[1],
-    "shared_expert_ffn_hidden_size": _shared_width,
-    "num_dense_layers": lambda keys: _expert_layers(keys)[0],
-    "expert_layer_every": lambda keys: _expert_layers(keys)[1],
-    "precision": _precision,
-}
-"""Readers of the fields that keys decide. seq_length is not in the file, only the longest one that the model allows."""
+_ROWS = (
+    number("num_layers", "num_hidden_layers"),
+    number("hidden_size", "hidden_size"),
+    number("num_attention_heads", "num_attention_heads"),
+    number("num_key_value_heads", "num_key_value_heads", instead=("num_attention_heads",)),
+    Row("ffn_hidden_size", read=_ffn_hidden_size),
+    Row("vocab_size", read=_vocab_size),
+    switch("tied_embeddings", "tie_word_embeddings"),
+    Row("attention_head_size", read=_head_size),
+    Row("activation", read=_activation),
+    Row("rotary_base", read=lambda keys: keys.whole(_first(keys, ROTARY_BASE) or "rope_theta")),
+    Row("linear_biases", read=_linear_biases),
+    Row("sliding_window", read=lambda keys: _windows(keys)[0]),
+    Row("full_attention_every", read=lambda keys: _windows(keys)[1]),
+    number("num_experts", "num_experts", instead=("num_local_experts",)),
+    number("experts_per_token", "num_experts_per_tok"),
+    number("expert_ffn_hidden_size", "moe_intermediate_size"),
+    Row("shared_expert_ffn_hidden_size", read=_shared_width),
+    Row("num_dense_layers", read=lambda keys: _expert_layers(keys)[0]),
+    Row("expert_layer_every", read=lambda keys: _expert_layers(keys)[1]),
+    number("key_value_latent_size", "kv_lora_rank"),
+    number("query_latent_size", "q_lora_rank"),
+    number("rotary_head_size", "qk_rope_head_dim"),
+    number("value_head_size", "v_head_dim"),
+    Row("num_mtp_layers", read=lambda keys: keys.whole("num_mtp_layers")),
+    Row("precision", read=_precision),
+)
+"""Fields that keys decide. seq_length is not in the file, only the longest one that the model allows."""
 
 _DIFFERENCES = {
     "use_parallel_residual": "the model adds attention and MLP in parallel; here they follow each other",
@@ -252,8 +238,9 @@ _DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
 
 def _differences(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
-    if (name := _first(keys, _POSITIONS)) is not None:
-        yield f"The model allows up to {keys.count(name)} positions ({name}): fill in the length that you train on."
+    if longest := keys.count(_POSITIONS):
+        name = keys.key(_POSITIONS)
+        yield f"The model allows up to {longest} positions ({name}): fill in the length that you train on."
     yield from (f"{name} was left out: {reason}." for name, reason in _DIFFERENCES.items() if keys.has(name))
     if dropout := [f"{name} {keys.text(name)}" for name in _DROPOUTS if keys.has(name)]:
         yield f"Trials train without dropout; the model has {', '.join(dropout)}."

@@ -14,18 +14,13 @@ class Family:
     """A model type: the keys that are read, with transformers' values of absent ones, and the fields of a model that
     the type itself decides.
 
-    The keys of a nested mapping are dotted. `layer_types` is repeated up to the number of layers. `also` are further
-    names of keys, as in transformers' attribute_map.
+    The keys of a nested mapping are dotted. `layer_types` is repeated up to the number of layers. `written` are the
+    names that keys have in the type's files, as in transformers' attribute_map; a file may have either.
     """
 
     defaults: Mapping[str, Any]
     features: Mapping[str, Any] = field(default_factory=dict)
-    also: Mapping[str, str] = field(default_factory=dict)
-
-    def named_as_in(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The defaults, with the names that the file has for its keys."""
-        other = {name: also for also, name in self.also.items() if also in config and name not in config}
-        return {other.get(name, name): value for name, value in self.defaults.items()}
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 _OF_EVERY_TYPE = dict.fromkeys(("architectures", "dtype", "model_type", "torch_dtype"))
@@ -65,7 +60,7 @@ FAMILIES: Mapping[str, Family] = {
     "llama": Family(_grouped(32, 4096, 32, 11008, 32000, 2048, **_BIASES), _LLAMA),
     "gpt2": Family(
         _OF_EVERY_TYPE
-        | {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": None, "vocab_size": 50257, "n_positions": 1024}
+        | {**dict(zip(_SIZES, (12, 768, 12, None, 50257, 1024), strict=True)), "n_inner": None}
         | {"activation_function": "gelu_new", "tie_word_embeddings": True}
         | {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
         {**_GPT_NEOX, "position_embedding": "learned"},
@@ -96,29 +91,29 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "mixtral": Family(
         _grouped(32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, rope_theta=1_000_000.0, sliding_window=None)
-        | {"num_local_experts": 8, "num_experts_per_tok": 2},
+        | {"num_experts": 8, "num_experts_per_tok": 2},
         _LLAMA,
         {"num_experts": "num_local_experts"},
     ),
     "qwen3_moe": Family(
         _grouped(24, 2048, 32, 6144, 151936, 32768, num_key_value_heads=4, attention_bias=False)
         | {"sliding_window": 4096, "use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": None}
-        | {"num_local_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": False},
+        | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": False},
         {**_LLAMA, "qk_norm": True},
         {"num_experts": "num_local_experts"},
     ),
     "gpt_oss": Family(
         _grouped(36, 2880, 64, 2880, 201088, 131072, num_key_value_heads=8, head_dim=64, rope_theta=150_000.0)
         | {"sliding_window": 128, "layer_types": _EVERY_SECOND, "attention_bias": True, "quantization_config": None}
-        | {"num_local_experts": 128, "num_experts_per_tok": 4},
+        | {"num_experts": 128, "num_experts_per_tok": 4},
         {**_LLAMA, "linear_biases": True, "attention_sinks": True, "activation": "clamped_swiglu"},
         {"num_experts": "num_local_experts"},
     ),
     "deepseek_v3": Family(
         _rotary(61, 7168, 128, 18432, 129280, 4096, attention_bias=False, quantization_config=None)
         | {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
-        | {"v_head_dim": 128, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1, "moe_intermediate_size": 2048}
-        | {"n_routed_experts": 256, "n_group": 8, "num_experts_per_tok": 8, "n_shared_experts": 1},
+        | {"v_head_dim": 128, "first_k_dense_replace": 3, "num_mtp_layers": 1, "moe_intermediate_size": 2048}
+        | {"num_local_experts": 256, "n_group": 8, "num_experts_per_tok": 8, "n_shared_experts": 1},
         _LLAMA,
         {"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},
     ),

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.importers.bash.placeholders import has_placeholder_form
 from orchestrator.importers.bash.script import Script, Word, read_script
-from orchestrator.importers.command_settings import from_starter
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
-from orchestrator.importers.megatron_bridge.command import is_bridge_command, read_bridge_command
+from orchestrator.importers.megatron_bridge import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
 from orchestrator.importers.slurm_header import SlurmHeader, job_variables, read_slurm_header
+from orchestrator.importers.slurm_launch import SET_FOR_TRIALS, variables_for_speed
+from orchestrator.importers.slurm_options import listed
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.torchtitan.command import is_torchtitan_command, read_torchtitan_command
 from search_spaces.errors import InputError
-from slurm.environment import RANK_NAMES
 
 Words = tuple[Word, ...]
 ReadCommand = Callable[[Sequence[Word], Script, SlurmHeader, ReadFile | None], ImportedConfig]
@@ -31,12 +30,8 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     script = read_script(text, read_file, job_variables(text))
     commands = [command for command in script.commands if command[0].text not in ("echo", "printf")]
     words, read_command = _training_command(script, commands)
-    texts = [
-        (command[0].line, list(_certain_words(command)))
-        for command in script.commands
-        if command is words or not _starts_step(command)
-    ]
-    header = read_slurm_header(text, texts, script.exported)
+    around = [command for command in script.commands if command is words or not _starts_step(command)]
+    header = read_slurm_header(text, words, around, script.exported)
     imported = read_command(words, script, header, read_file)
     return replace(
         imported,
@@ -47,26 +42,21 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
             *_other_trainings(words, commands),
             *imported.notes,
             *header.notes,
-            *_step_in_doubt(words),
-            *_exports(script, words, header),
+            *_exports(script, words, variables_for_speed(script.exported) if header.job else {}),
         ),
     )
 
 
-_SET_FOR_TRIALS = (*RANK_NAMES, "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES")
-"""Variables that each launcher sets itself."""
-
-
-def _exports(script: Script, words: Words, header: SlurmHeader) -> Iterator[str]:
+def _exports(script: Script, words: Words, kept: Collection[str]) -> Iterator[str]:
     """Notes on exported variables that neither the search file has nor the training command's words."""
-    needless = {*_SET_FOR_TRIALS, *(name for word in words for name in word.variables)}
-    in_doubt = [name for name in script.exported_in_doubt if name not in needless]
-    names = [name for name in script.exported if name not in needless and not header.has_header]
-    if names:
-        yield (
-            f"Exported variables that were left out: {', '.join(names)}. Trials have the environment that the search is"
-            " started in: export there those that matter to speed."
-        )
+    needless = {*kept, *(name for word in words for name in word.variables)}
+    others, in_doubt = (
+        [name for name in names if name not in needless and not SET_FOR_TRIALS.fullmatch(name)]
+        for names in (script.exported, script.exported_in_doubt)
+    )
+    if others:
+        where = "Add those that matter to speed to space.env."
+        yield f"Exported variables that were not read: {listed(others)}. {where}"
     if in_doubt:
         yield f"Exported variables whose values are not known: {', '.join(in_doubt)}."
 
@@ -94,24 +84,6 @@ def _training_command(script: Script, commands: Sequence[Words]) -> tuple[Words,
 def _starts_step(command: Sequence[Word]) -> bool:
     """True for an srun, also behind a word such as `time`."""
     return "srun" in [word.text for word in command[:3]]
-
-
-def _certain_words(command: Sequence[Word]) -> Iterator[str]:
-    """The words, but for options, and their values, that a branch adds which the script does not decide."""
-    is_in_doubt = False
-    for word in command:
-        is_added = word.doubt is not None and not has_placeholder_form(word.text) and "$" not in word.text
-        is_in_doubt = is_added and (is_in_doubt or word.text.startswith("-"))
-        if not is_in_doubt:
-            yield word.text
-
-
-def _step_in_doubt(words: Sequence[Word]) -> Iterator[str]:
-    """A note on options of the srun that starts the training which may not be given."""
-    of_step = words[: len(words) - len(from_starter(words))]
-    names = [word.text.partition("=")[0] for word in of_step if word.doubt and word.text.startswith("-")]
-    if names:
-        yield f"Options before the training program were left out: {', '.join(names)}. They may not be given."
 
 
 def _other_trainings(words: Sequence[Word], commands: Sequence[Sequence[Word]]) -> Iterator[str]:

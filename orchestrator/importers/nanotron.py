@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.rows import read_rows
 from orchestrator.importers.settings import Settings
@@ -14,7 +13,6 @@ from search_spaces.layouts.layout import layout_mesh
 from trials.trainers.nanotron.config import NANOTRON
 
 _MODEL = "model.model_config."
-_BATCH_ORIGIN = "tokens.micro_batch_size x tokens.batch_accumulation_per_replica x parallelism.dp"
 
 
 def looks_like_nanotron(data: Mapping[str, Any]) -> bool:
@@ -29,18 +27,9 @@ def read_nanotron(text: str) -> ImportedConfig:
     """
     keys = document_settings(yaml_document(text), NANOTRON)
     read = read_rows(NANOTRON, keys)
-    batch = complete_batch(read.layout, None, None, None, keys.in_doubt)
-    notes = [*keys.notes, *_differences(keys, read.layout), *keys.not_read(", kept in the template")]
-    return ImportedConfig(
-        "nanotron",
-        read.model,
-        read.layout,
-        batch,
-        origins={**read.origins, "global_batch_size": _BATCH_ORIGIN},
-        notes=tuple(dict.fromkeys(notes)),
-        engine="nanotron",
-        in_doubt=tuple(keys.in_doubt),
-    )
+    read.complete(keys)
+    notes = [*_differences(keys, read.layout), *keys.in_template()]
+    return read.imported("nanotron", keys, notes, engine="nanotron")
 
 
 def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:

@@ -3,99 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.importers.accelerate import looks_like_accelerate, read_accelerate
-from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, looks_like_deepspeed, read_ds_config
+from orchestrator.importers.deepspeed_config import looks_like_deepspeed, read_ds_config
 from orchestrator.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
 from orchestrator.importers.hf_config import looks_like_hf, read_hf_config
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.json_text import json_object
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron_bridge.config import looks_like_megatron_bridge, read_bridge_config
+from orchestrator.importers.megatron_bridge import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.importers.nanotron import looks_like_nanotron, read_nanotron
-from orchestrator.importers.source_file import ReadFile, read_beside, read_utf8
+from orchestrator.importers.source_file import read_beside, read_utf8
 from orchestrator.importers.torchtitan.saved import looks_like_torchtitan, read_module, read_saved_config
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 
-_YAML_SUFFIXES = (".yaml", ".yml")
+Format = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[str], ImportedConfig]]
+"""A configuration format: its name in messages, how its mappings are known, and its reader."""
 
-
-@dataclass(frozen=True)
-class Format:
-    """A configuration format: its name and the mark of its files in messages, and its reader, which may read the files
-    that a configuration names."""
-
-    name: str
-    mark: str
-    looks_like: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[str, ReadFile], ImportedConfig]
-
-
-def _alone(read: Callable[[str], ImportedConfig]) -> Callable[[str, ReadFile], ImportedConfig]:
-    """The reader of a format whose files name no others."""
-    return lambda text, read_file: read(text)
-
-
-_GPT_NEOX = Format(
-    "GPT-NeoX's configuration", "num_layers and pipe_parallel_size", looks_like_gpt_neox, _alone(read_gpt_neox)
-)
-_ACCELERATE = Format("accelerate's configuration", "distributed_type", looks_like_accelerate, read_accelerate)
-_JSON_FORMATS = (
-    Format("a Hugging Face config.json", "model_type", looks_like_hf, _alone(read_hf_config)),
+_GPT_NEOX: Format = ("GPT-NeoX's configuration", looks_like_gpt_neox, read_gpt_neox)
+_ACCELERATE: Format = ("accelerate's configuration", looks_like_accelerate, read_accelerate)
+_JSON_FORMATS: tuple[Format, ...] = (
+    ("a Hugging Face config.json", looks_like_hf, read_hf_config),
     _GPT_NEOX,
-    Format(
-        "a DeepSpeed config", f"one of {', '.join(CHARACTERISTIC_KEYS)}", looks_like_deepspeed, _alone(read_ds_config)
-    ),
+    ("a DeepSpeed config", looks_like_deepspeed, read_ds_config),
     _ACCELERATE,
-    Format(
-        "a configuration that torchtitan saved",
-        "model_spec, parallelism and training",
-        looks_like_torchtitan,
-        _alone(read_saved_config),
-    ),
+    ("a configuration that torchtitan saved", looks_like_torchtitan, read_saved_config),
 )
-_YAML_FORMATS = (
-    Format("nanotron's configuration", "parallelism and tokens", looks_like_nanotron, _alone(read_nanotron)),
+_YAML_FORMATS: tuple[Format, ...] = (
+    ("nanotron's configuration", looks_like_nanotron, read_nanotron),
     _GPT_NEOX,
-    Format("overrides of Megatron-Bridge", "model and train", looks_like_megatron_bridge, _alone(read_bridge_config)),
+    ("overrides of Megatron-Bridge", looks_like_megatron_bridge, read_bridge_config),
     _ACCELERATE,
 )
-_MODULE = "a module with torchtitan's configuration"
-_NAMES = dict.fromkeys(each.name for each in (*_JSON_FORMATS, *_YAML_FORMATS))
-_SOURCES = ", ".join(["a launch script", *_NAMES, _MODULE])
-"""Formats that can be read, in words."""
+_NAMES = dict.fromkeys(name for name, *_ in (*_JSON_FORMATS, *_YAML_FORMATS))
+_RULE = f"`parlay init` starts from a launch script, {', '.join(_NAMES)}, a module with torchtitan's configuration"
 _FIX = "give the script that starts the training, or the configuration that it starts with"
 
 
-def read_source(path: Path) -> ImportedConfig | None:
-    """The values of this file; None for YAML that is no trainer's configuration.
-
-    InputError if it cannot be read, and as its reader says.
-    """
-    text = read_utf8(path)
+def read_source(path: Path) -> ImportedConfig:
+    """The values of this file. InputError if it cannot be read, and as its reader says."""
+    text, read_file = read_utf8(path), read_beside(path)
     if not text.strip():
-        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_SOURCES}", fix=_FIX)
-    if path.suffix in _YAML_SUFFIXES:
-        found = _format_of(yaml_document(text).data, _YAML_FORMATS)
-        return None if found is None else found.read(text, read_beside(path))
-    if path.suffix == ".py":
+        raise InputError.of("file", "is empty", rule=_RULE, fix=_FIX)
+    if path.suffix in (".yaml", ".yml"):
+        data, formats = yaml_document(text).data, _YAML_FORMATS
+    elif path.suffix == ".py":
         return read_module(text)
-    if path.suffix != ".json" and not text.lstrip().startswith("{"):
-        return read_launch_script(text, read_beside(path))
-    found = _format_of(json_object(text, "file", "a configuration"), _JSON_FORMATS)
-    if found is None:
-        raise InputError.of(
-            "file",
-            "is neither " + " nor ".join(each.name for each in _JSON_FORMATS),
-            rule=", ".join(f"{each.name} has {each.mark}" for each in _JSON_FORMATS),
-            fix=_FIX,
-        )
-    return found.read(text, read_beside(path))
-
-
-def _format_of(data: Mapping[str, Any], formats: tuple[Format, ...]) -> Format | None:
-    return next((each for each in formats if each.looks_like(data)), None)
+    elif path.suffix == ".json" or text.lstrip().startswith("{"):
+        data, formats = json_object(text, "file", "a configuration"), _JSON_FORMATS
+    else:
+        return read_launch_script(text, read_file)
+    read = next((read for _, looks_like, read in formats if looks_like(data)), None)
+    if read is None:
+        names = " nor ".join(name for name, *_ in formats)
+        fix = "this is a search file: use it directly, parlay plan FILE" if "space" in data else _FIX
+        raise InputError.of("file", f"is neither {names}", rule=_RULE, fix=fix)
+    return read_accelerate(text, read_file) if read is read_accelerate else read(text)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from orchestrator.importers.bash.placeholders import has_placeholder_form
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.schema.unsafe_text import hidden, is_printable
 from search_spaces.schema.validation import FILL_IN
@@ -95,10 +96,25 @@ class Settings:
             if setting.doubt is not None or self.table.refusal(name) is None
         ]
 
-    def not_read(self, where: str = "", kept: Container[str] = ()) -> Iterator[str]:
+    def not_read(self, kept: Container[str] = ()) -> Iterator[str]:
         """The note that names all unread settings but the `kept` ones, by name only, as a value may be a secret."""
         if names := self.unread(kept):
-            yield f"Not read{where}: {', '.join(dict.fromkeys(map(self.key, names)))}."
+            yield f"Not read: {', '.join(dict.fromkeys(map(self.key, names)))}."
+
+    def in_template(self) -> Iterator[str]:
+        """The note on unread settings that stay in a template, by section: by name at the top and beside settings that
+        are read, by number in a section of which nothing is read."""
+        sections: dict[str, list[str]] = {}
+        for name in self.unread():
+            section, _, last = name.rpartition(".")
+            sections.setdefault(section, []).append(last)
+        shown = sections.pop("", [])
+        for section, names in sections.items():
+            is_read = any(asked.startswith(f"{section}.") for asked in self._asked)
+            several = f"{section} ({', '.join(names) if is_read else len(names)})"
+            shown.append(f"{section}.{names[0]}" if len(names) == 1 else several)
+        if shown:
+            yield f"Not read, kept in the template: {', '.join(shown)}."
 
     def words_of(self, names: Container[str]) -> Iterator[str]:
         """The words of a command's options with these names, as given; FILL_IN for a value that is not known, or may be
@@ -166,20 +182,23 @@ class Settings:
         given = value if isinstance(value, list) else re.findall(r"[\w+.-]+", str("" if value is None else value))
         return [str(each) for each in given]
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        """The setting as true or false."""
+    def flag(self, name: str) -> bool:
+        """The setting as true or false; false where it is absent."""
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        return self.chosen(name, words, default, "true or false")
+        return self.chosen(name, words, False, "true or false")
 
     def count(self, *names: str) -> int | None:
         """The whole number of the first of these settings that is given."""
-        name = next((n for n in names if self._is_given(n)), None)
-        value = None if name is None else self.value(name)
-        if name is None or value is None:
-            return None
-        if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,11}", str(value)):
-            raise InputError(self.problem(name, rule="a whole number of at least 1"))
-        return int(value)
+        for name in names:
+            value = self.value(name)
+            if value is None:
+                if self.is_in_doubt(name):
+                    return None
+                continue
+            if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,11}", str(value)):
+                raise InputError(self.problem(name, rule="a whole number of at least 1"))
+            return int(value)
+        return None
 
     def whole(self, name: str) -> int | None:
         """The setting's number, written with or without a point; None, with a note, where it is not whole."""
@@ -217,11 +236,6 @@ class Settings:
     def is_null(self, name: str) -> bool:
         """True for a setting that is given as null."""
         return name in self.given and self.value(name) is None and not self.is_in_doubt(name)
-
-    def _is_given(self, name: str) -> bool:
-        self._asked.append(name)
-        setting = self.given.get(name)
-        return setting is not None and setting.value is not None
 
     @contextmanager
     def tracked(self) -> Iterator[list[str]]:
@@ -271,24 +285,21 @@ def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tupl
 
 
 def flat(
-    config: Mapping[str, Any], table: Table, lines: Callable[[str], int | None] = lambda name: None
+    config: Mapping[str, Any], table: Table, lines: Callable[[str], int | None] = lambda name: None, above: str = ""
 ) -> dict[str, Setting]:
-    """The settings of a nested configuration by dotted key. A mapping that the table has as a whole stays whole."""
+    """The settings of a nested configuration by dotted key, below the section `above`. A mapping that the table has as
+    a whole stays whole."""
     found: dict[str, Setting] = {}
-    for name, value in _leaves(config, table, ""):
-        found[name] = Setting(value, lines(name), doubt=_doubt(value))
-    return found
-
-
-def _leaves(config: Mapping[str, Any], table: Table, above: str) -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping) and value and name not in table.whole:
-            yield from _leaves(value, table, f"{name}.")
+            found |= flat(value, table, lines, f"{name}.")
         else:
-            yield name, value
+            found[name] = Setting(value, lines(name), doubt=placeholder_doubt(value))
+    return found
 
 
-def _doubt(value: Any) -> str | None:
-    is_placeholder = isinstance(value, str) and (re.fullmatch(r"<.*>", value) or re.search(r"\$\{?\w", value))
+def placeholder_doubt(value: Any) -> str | None:
+    """The reason why a value in a file that no shell reads is not known, if it has a variable or is a placeholder."""
+    is_placeholder = isinstance(value, str) and (has_placeholder_form(value) or re.search(r"\$\{?\w", value))
     return "it is a placeholder" if is_placeholder else None

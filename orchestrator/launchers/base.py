@@ -38,9 +38,9 @@ class LaunchRequest:
     after the first rank started the launcher begins to end the attempt, with reason time_limit; its nodes are free
     `longest_s(time_limit_s)` after that start. `exclude` are nodes to avoid where the launcher has a choice.
     `submitted_at` (UTC seconds since the epoch) is when the intent was recorded; `job_id` and `restart` are an earlier
-    driver's knowledge of the launch. `taken` identifies the search's folder as its driver opened it. `may_share_job` is
-    True for decided work (a finalist's repeat, a run of a replay), which may be a step of one job with others, and
-    has the user's placement. `is_first`: no attempt of the search has started yet.
+    driver's knowledge of the launch. `taken` identifies the search's folder as its driver opened it. `is_repeat`: it
+    measures a layout again (a finalist's repeat, a run of a replay), with the user's placement. `is_first`: no attempt
+    of the search has started yet.
     """
 
     spec: TrialSpec
@@ -53,7 +53,7 @@ class LaunchRequest:
     job_id: str | None = None
     restart: int = 0
     taken: FolderIdentity | None = None
-    may_share_job: bool = False
+    is_repeat: bool = False
     is_first: bool = False
 
     @property
@@ -158,10 +158,10 @@ class Launcher(ABC):
         seconds.
         """
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1, may_share_job: bool = False) -> float:
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
         """Return the most seconds for which an attempt of this limit may hold each of its nodes, for its reservation.
 
-        `may_share_job` as in LaunchRequest. Raises LaunchPostponed while that is unknown.
+        Raises LaunchPostponed while that is unknown.
         """
         return time_limit_s + ENDING_ALLOWANCE_S
 

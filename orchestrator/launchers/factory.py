@@ -15,7 +15,6 @@ from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher, max_job_s
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
 from orchestrator.launchers.slurm_pilot.sizing import (
     LONGEST_PILOT_S,
     PilotRules,
@@ -34,7 +33,6 @@ from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, Runtime
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
 from slurm.squeue_cache import SqueueCache
-from trials.files.folders import SearchFolder
 from trials.ledger.location import home_folder
 
 POLL_INTERVAL_S = 30.0
@@ -84,18 +82,14 @@ def make_launcher(
         return LocalLauncher(slots), f"Ray could not start; trials run as plain processes instead: {error}"
 
 
-def longest_s(
-    section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1, may_share_job: bool = False
-) -> float:
+def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1) -> float:
     """Return what the launcher's own `longest_s` will return for an attempt with this limit, before there is a
     launcher.
 
-    A shared job has as many nodes as the attempt. A Slurm that does not answer counts with Slurm's default settings.
+    A Slurm that does not answer counts with Slurm's default settings.
     """
     if section.kind == "slurm_pilot":
         return max_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
-    if may_share_job and section.shares_jobs:
-        return max_share_s(PilotRules(num_nodes, 1), time_limit_s, num_nodes, 0.0)
     if section.kind != "slurm":
         return time_limit_s + ENDING_ALLOWANCE_S
     try:
@@ -125,25 +119,16 @@ def _slurm_of(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SqueueCache(client, folder, cluster_key(os.environ))
     options, backoff = job_options(section, cluster), PollBackoff(floor_s)
-    alone = SlurmLauncher(client, options, backoff, shared.jobs, handover=handover)
     if rules is None or remaining_work is None:
-        return alone, remark
-    if section.shares_jobs:
-        handover, backoff = (
-            None if handover is None else SearchFolder(handover.parent).shared_jobs,
-            PollBackoff(floor_s),
-        )
-    pilots = SlurmPilotLauncher(client, options, rules, backoff, shared.jobs, remaining_work, handover=handover)
-    return SharedJobsLauncher(alone, pilots) if section.shares_jobs else pilots, remark
+        return SlurmLauncher(client, options, backoff, shared.jobs, handover=handover), remark
+    parts = client, options, rules, backoff, shared.jobs, remaining_work
+    return SlurmPilotLauncher(*parts, handover=handover), remark
 
 
 def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
-    """Return the pilots' size and time from the search file, or derived from it. A shared job has the nodes of one
-    attempt."""
+    """Return the pilots' size and time from the search file, or derived from it."""
     wanted = section.slurm
-    num_nodes = cluster.num_nodes
-    if not section.shares_jobs:
-        num_nodes = pilot_nodes(wanted.pilot_nodes, cluster, parallel_trials)
+    num_nodes = pilot_nodes(wanted.pilot_nodes, cluster, parallel_trials)
     return PilotRules(num_nodes, cluster.gpus_per_node, wanted.pilot_time_s or LONGEST_PILOT_S)
 
 

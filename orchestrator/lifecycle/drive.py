@@ -43,7 +43,7 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.experiment import limits_of, sampler_of
 from orchestrator.search.own_job import OwnJob
-from orchestrator.search.remaining_work import RemainingRepeats, remaining_work
+from orchestrator.search.stopping import remaining_work
 from search_spaces.layouts.layout import Layout
 from trials.analysis.verdict import baseline_of
 from trials.files.folders import SearchFolder
@@ -292,11 +292,8 @@ def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool
 
 
 def _remaining_work_of(spec: SearchSpec, history: EventStore) -> Callable[[], RemainingWork]:
-    """Work that the search may still do in pilots, by its record; in shared jobs these are the repeats alone."""
+    """Work that the search may still do in pilots, by its record."""
     limits = limits_of(spec)
-    if spec.launcher.shares_jobs:
-        repeats = RemainingRepeats(_objective(spec), limits)
-        return lambda: repeats.work(history.search, history.clock())
     finalists = limits.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
     return lambda: remaining_work(history.search, limits, finalists, history.clock())
 

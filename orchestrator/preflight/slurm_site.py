@@ -125,8 +125,7 @@ def slurm_unreachable_error(error: SlurmUnreachable) -> ExternalError:
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
-    """Yield a job of the smallest and one of the largest layouts; for pilots and shared jobs the shortest one that fits
-    a trial."""
+    """Yield a job of the smallest and one of the largest layouts; for pilots the shortest one that fits a trial."""
     tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.layouts}
     limit_s, gpus_per_node = spec.measure.time_limit_s + LAUNCHER_GRACE_S, spec.cluster.gpus_per_node
     if spec.launcher.kind == "slurm_pilot":
@@ -134,8 +133,6 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
         return
     for num_nodes in sorted({min(tasks), max(tasks)}):
         yield _job_to_test(spec, num_nodes, tasks[num_nodes], limit_s)
-    if spec.launcher.shares_jobs:
-        yield _job_to_test(spec, max(tasks), gpus_per_node, min_pilot_s(limit_s))
 
 
 def _job_to_test(spec: SearchSpec, num_nodes: int, tasks_per_node: int, limit_s: float) -> JobRequest:
@@ -159,8 +156,7 @@ def refusal_problem(request: JobRequest, message: str, spec: SearchSpec) -> Prob
     rule = "the cluster must accept every job of the search"
     if spec.launcher.has_pilots and key == "measure.time_limit":
         rule = f"{rule}; {describe_shortest_pilot(spec.measure.time_limit_s)}"
-        setting = "launcher.slurm.shared_jobs false" if spec.launcher.shares_jobs else "launcher.kind slurm"
-        fix = f"{fix}; or {setting}: each job is as long as one trial"
+        fix = f"{fix}; or launcher.kind slurm: each job is as long as one trial"
     return Problem(
         "submission_rejected",
         f"Slurm refuses {describe_job(request)}: {message}",

@@ -209,8 +209,7 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
     recorded = restore(LauncherSection, dict(recipe.launcher))
     if kind in (None, recorded.kind) and recorded.kind != "simulated":
         return recorded
-    slurm = recorded.slurm.model_copy(update={"shared_jobs": False})
-    return LauncherSection.model_validate({"kind": kind or "local", "slurm": slurm})
+    return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})
 
 
 def cluster_mismatch_reason(needed: Cluster, here: Cluster) -> str | None:

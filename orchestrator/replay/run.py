@@ -16,7 +16,6 @@ from pathlib import Path
 from orchestrator.config.fork_servers import with_server_memory
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
-from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.signals import CancelOnSignal
 from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image, package_problems
 from orchestrator.recipe.read import LoadedRecipe
@@ -122,8 +121,7 @@ def run_replay(
         stack.enter_context(stop.handling())
         stack.callback(callbacks.lock.release)
         callbacks.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
-        work = RemainingWork(rules.repeats, 1, num_nodes=loaded.recipe.layout.num_nodes)
-        launcher, remark = _launcher(section, here or loaded.recipe.cluster, work)
+        launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))
         _log.info(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
         try:
@@ -142,11 +140,9 @@ def _require_packages(loaded: LoadedRecipe, python: str) -> None:
         raise InputError(*problems)
 
 
-def _launcher(section: LauncherSection, cluster: Cluster, session: RemainingWork) -> tuple[Launcher, str | None]:
-    """The launcher; with shared jobs the runs of a session share one."""
-    work = (lambda: session) if section.shares_jobs else None
+def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str | None]:
     try:
-        return factory.make_launcher(section, parallel_trials=1, cluster=cluster, remaining_work=work)
+        return factory.make_launcher(section, parallel_trials=1, cluster=cluster)
     except OSError as error:  # Slurm's launcher keeps the shared squeue cache in Parlay's home
         raise home_error(home_folder(), error) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from search_spaces.errors import InputError, choice_fix
@@ -57,15 +57,6 @@ def _deephyper(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sam
     return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed))
 
 
-def _deephyper_filtered(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
-    from orchestrator.samplers.fallback import FallbackSampler
-    from orchestrator.samplers.feasibility_filter import FilteredSampler
-    from orchestrator.samplers.model_free import RandomSampler
-
-    without_priors = replace(task, prior_trials=())  # to show what the filter alone contributes
-    return FallbackSampler(FilteredSampler(candidates, seed, without_priors), RandomSampler(candidates, seed))
-
-
 def _cost_model(candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
     from orchestrator.samplers.guided import CostModelSampler
 
@@ -115,9 +106,6 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
     ),
     "deephyper": SamplerEntry(
         "Bayesian optimisation by DeepHyper, without a cost model", _deephyper, _import_deephyper
-    ),
-    "deephyper_filtered": SamplerEntry(
-        "as deephyper, but layouts that are likely to fit come first", _deephyper_filtered, _import_deephyper
     ),
     "cost_model": SamplerEntry("in the order of the uncalibrated cost model", _cost_model),
     "random": SamplerEntry("in random order", _random),

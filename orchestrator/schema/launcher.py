@@ -85,15 +85,6 @@ class LauncherSection(Section):
                 key="fabric_check",
                 value=True,
             )
-        if self.slurm.shared_jobs and self.kind != "slurm":
-            raise InputError.of(
-                "contradiction",
-                f"is true, which has no effect with kind {self.kind}",
-                rule="slurm.shared_jobs belongs to kind slurm",
-                fix="remove it, or set launcher.kind to slurm",
-                key="slurm.shared_jobs",
-                value=True,
-            )
         return self
 
     @property
@@ -103,13 +94,8 @@ class LauncherSection(Section):
 
     @property
     def has_pilots(self) -> bool:
-        """True if trials, or some of them, are steps of allocations of the search."""
-        return self.kind == "slurm_pilot" or self.shares_jobs
-
-    @property
-    def shares_jobs(self) -> bool:
-        """True if decided work shares jobs and every other trial is a job of its own."""
-        return self.kind == "slurm" and self.slurm.shared_jobs
+        """True if trials are steps of allocations of the search."""
+        return self.kind == "slurm_pilot"
 
     @property
     def table_path(self) -> Path | None:

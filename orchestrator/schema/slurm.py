@@ -81,7 +81,7 @@ class SlurmSection(Section):
     )
     mem: NonEmptyText | None = Field(
         default=None,
-        description="Memory of each node, 0 for all of it. slurm_pilot, shared_jobs: with that of fork servers added.",
+        description="Memory of each node, 0 for all of it. slurm_pilot: with that of fork servers added.",
     )
     exclusive: Sharing = Field(
         default=False,
@@ -134,11 +134,6 @@ class SlurmSection(Section):
         alias="poll_interval",
         description="Time between two queries of Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
     )
-    shared_jobs: bool = Field(
-        default=False,
-        description="slurm: the finalists' repeats, and the runs of one session of `parlay replay`, are steps of one"
-        " job.",
-    )
     pilot_nodes: int | None = Field(
         default=None,
         ge=1,
@@ -149,8 +144,7 @@ class SlurmSection(Section):
     pilot_time_s: Duration | None = Field(
         default=None,
         alias="pilot_time",
-        description="slurm_pilot, shared_jobs: longest time to request at once. Default: 4 h; less where less is left"
-        " to try.",
+        description="slurm_pilot: longest time to request at once. Default: 4 h; less where less is left to try.",
     )
 
     refused = _REFUSED

@@ -144,7 +144,7 @@ class SearchContext:
     def request(self, attempt: Attempt) -> LaunchRequest:
         trial = self.trial(attempt)
         request = self.factory.request(trial, attempt)
-        return replace(request, may_share_job=self.index.is_repeat(trial), is_first=self.nothing_has_started)
+        return replace(request, is_repeat=self.index.is_repeat(trial), is_first=self.nothing_has_started)
 
     @property
     def nothing_has_started(self) -> bool:
@@ -160,8 +160,8 @@ class SearchContext:
         if is_hopeless and self.search.state is not SearchState.STOPPING:
             self.stop(EndReason.SUBMISSION_REJECTED, _NEVER_SATISFIED_DETAIL)
 
-    def has_budget(self, num_nodes: int = 1, may_share_job: bool = False) -> bool:
-        return self.fits_budget(self.index, num_nodes, may_share_job)
+    def has_budget(self, num_nodes: int = 1) -> bool:
+        return self.fits_budget(self.index, num_nodes)
 
     def has_budget_beside(self, node_hours: float) -> bool:
         """True if the budget allows one attempt of the baseline, or on a node, beside these node-hours."""
@@ -174,20 +174,12 @@ class SearchContext:
     def can_afford(self, layout: Layout) -> bool:
         return self.has_budget(layout.num_nodes)
 
-    def can_afford_repeat(self, layout: Layout) -> bool:
-        """True if the budget allows a finalist's repeat."""
-        return self.has_budget(layout.num_nodes, may_share_job=True)
-
-    def can_afford_attempt(self, trial: Trial) -> bool:
-        """True if the budget allows the trial's next attempt."""
-        return self.has_budget(trial.layout.num_nodes, self.index.is_repeat(trial))
-
-    def fits_budget(self, index: SearchIndex, num_nodes: int = 1, may_share_job: bool = False) -> bool:
+    def fits_budget(self, index: SearchIndex, num_nodes: int = 1) -> bool:
         """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`."""
         if self.limits.budget_node_hours is None:
             return True
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
-        longest_s = self.launcher.longest_s(limit_s, num_nodes, may_share_job)
+        longest_s = self.launcher.longest_s(limit_s, num_nodes)
         budget_node_hours = self._attempts_budget(longest_s) if index is self.index else self.limits.budget_node_hours
         return fits_budget(index, budget_node_hours, num_nodes, longest_s)
 

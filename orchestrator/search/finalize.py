@@ -43,7 +43,7 @@ class TrialFinalizer:
             or self._context.search.state is SearchState.STOPPING
         ):
             self._end_trial(trial, last.state, last.reason)
-        elif self._context.is_running and self._context.can_afford_attempt(trial):
+        elif self._context.is_running and self._context.can_afford(trial.layout):
             create_attempt(self._context, trial)
         elif self._context.is_running and not self._context.index.in_flight:
             self._end_trial(trial, last.state, last.reason)

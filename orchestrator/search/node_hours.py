@@ -11,11 +11,7 @@ from trials.trial import Attempt
 
 
 def longest_attempt_s(
-    measure: MeasureRules,
-    launcher: LauncherSection | None = None,
-    num_nodes: int = 1,
-    pilot_nodes: int = 1,
-    may_share_job: bool = False,
+    measure: MeasureRules, launcher: LauncherSection | None = None, num_nodes: int = 1, pilot_nodes: int = 1
 ) -> float:
     """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace and the forced ending.
 
@@ -27,7 +23,7 @@ def longest_attempt_s(
         return limit_s + ENDING_ALLOWANCE_S
     from orchestrator.launchers.factory import longest_s  # imports all launchers; called once a search
 
-    return longest_s(launcher, limit_s, num_nodes, pilot_nodes, may_share_job)
+    return longest_s(launcher, limit_s, num_nodes, pilot_nodes)
 
 
 def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:

@@ -63,7 +63,7 @@ class TrialProposer:
             return []
         chosen = finalists.chosen_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
         terms = self._context.finals_terms
-        due = finalists.due_repeats(index, chosen, terms, self._context.can_afford_repeat)
+        due = finalists.due_repeats(index, chosen, terms, self._context.can_afford)
         if not due and (end := finalists.finals_end(index, chosen, terms)):
             self._context.log_once.info(describe_finals_end(end))
         return due

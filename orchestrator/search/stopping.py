@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
 from trials.analysis.finals import DEFAULT_FINALS, Finals
 from trials.failure_policy import policy_of
@@ -129,3 +130,18 @@ def time_limit_s(index: SearchIndex, max_s: float, num_nodes: int) -> float:
     if index.num_measured < MIN_TRIALS_FOR_LIMIT:
         return max_s
     return min(max_s, TIME_LIMIT_FACTOR * index.longest_s(num_nodes) + TIME_LIMIT_MARGIN_S)
+
+
+def remaining_work(search: SearchRecord, limits: Limits, num_finalists: int, now: float) -> RemainingWork:
+    """All that the search may still do, for planning pilots: layouts, attempts in flight, and repeats of up to
+    `num_finalists`."""
+    repeats = num_finalists * limits.finalist_repeats
+    attempts = remaining_layouts(search.num_layouts, limits) + len(search.in_flight) + repeats
+    budget, wall_s = limits.budget_node_hours, limits.max_wall_time_s
+    return RemainingWork(
+        max(1, attempts),
+        limits.parallel_trials,
+        None if budget is None else max(0.0, budget - search.node_hours_used),
+        None if wall_s is None else max(0.0, wall_s - (now - search.created_at)),
+        search.pilots,
+    )

@@ -30,7 +30,7 @@ class AttemptSubmitter:
         for trial in self._context.index.unended:
             if trial.state is not TrialState.PROPOSED or not self._context.is_running:
                 continue
-            if self._context.can_afford_attempt(trial):
+            if self._context.can_afford(trial.layout):
                 create_attempt(self._context, trial)
             elif not self._context.index.in_flight:
                 self._context.end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
@@ -49,7 +49,7 @@ def create_attempt(context: SearchContext, trial: Trial) -> None:
     """Record the trial's next attempt, for the submitter to launch."""
     index, factory, num_nodes = context.index, context.factory, trial.layout.num_nodes
     limit_s = time_limit_s(index, factory.time_limit_s, num_nodes)
-    reserved_s = context.launcher.longest_s(limit_s, num_nodes, index.is_repeat(trial))
+    reserved_s = context.launcher.longest_s(limit_s, num_nodes)
     avoided = nodes_to_avoid(trial, index.bad_nodes, index.runs_of(trial.layout), factory.cluster.num_nodes)
     avoided = with_slow_nodes(avoided, trial, context.search.fabric_check)
     if trial.kind is TrialKind.REPEAT:

@@ -132,7 +132,7 @@ FOLDERS: Mapping[str, Folder] = {
     ),
     "pilot_folder": Folder(
         "Pilot folder",
-        "`SEARCH_ID/pilots/p0001/`, of a search under slurm_pilot or with shared jobs.",
+        "`SEARCH_ID/pilots/p0001/`, of a search under slurm_pilot.",
         pilot.PilotFolder(Path("/runs/s/pilots/p0001")),
         (
             ("`job.sh`, `job.log`", "Script and log of the job."),

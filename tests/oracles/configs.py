@@ -1,20 +1,17 @@
-"""Configurations that installed trainers make of an export."""
+"""Stand-ins for what trainers import that is not installed, and their configurations as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock, patch
-
-Values = dict[str, Any]
 
 
 @contextmanager
@@ -45,73 +42,7 @@ class _FusedAdam:
     ) -> None: ...
 
 
-def of_deepspeed(config: Mapping[str, Any], data_parallel: int, has_pipeline: bool) -> Values:
-    """DeepSpeed's configuration, the dtypes of its engine, and `optimizer`, the kind of its wrapper: ValueError or
-    AssertionError where it refuses them."""
-    import torch
-    from deepspeed.runtime import config as runtime
-    from deepspeed.runtime.engine import DeepSpeedEngine
-
-    mesh = SimpleNamespace(get_data_parallel_world_size=lambda: data_parallel)
-    engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
-    with patch.object(runtime.dist, "get_rank", lambda *_: 0):
-        made = runtime.DeepSpeedConfig(dict(config), mpu=mesh)
-        vars(engine).update(_config=made, global_rank=0, pipeline_parallelism=has_pipeline)
-        wrapper = engine._do_optimizer_sanity_check(torch.optim.AdamW([torch.zeros(1)]))
-    model_dtype, gradient_dtype = engine.get_data_types()
-    dtypes = {
-        "model_dtype": model_dtype,
-        "gradient_dtype": gradient_dtype,
-        "sent_dtype": engine.communication_data_type,
-    }
-    return {name: plain(value) for name, value in {**vars(made), **dtypes, "optimizer": wrapper}.items()}
-
-
-def of_accelerate(path: str) -> Values:
-    """Values that accelerate's launcher makes of the file, and a script of the environment."""
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils import TorchDynamoPlugin
-    from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
-
-    words = ["--config_file", path, "--main_process_port", "0", "train.py"]
-    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    by_torchrun = args.use_fsdp or args.multi_gpu
-    environment = prepare_multi_gpu_env(args) if by_torchrun else prepare_simple_launcher_cmd_env(args)[1]
-    with patch.dict(os.environ, environment, clear=True):
-        return {
-            "num_processes": args.num_processes,
-            "num_machines": args.num_machines,
-            "mixed_precision": os.environ["ACCELERATE_MIXED_PRECISION"],
-            "dynamo": fields_of(TorchDynamoPlugin()),
-            **_sharding_of_accelerate(args.mixed_precision),
-        }
-
-
-def _sharding_of_accelerate(mixed_precision: str) -> Values:
-    """FSDP's plugin and the sizes of the mesh, as accelerate/accelerator.py makes them; null without."""
-    from accelerate import ParallelismConfig
-    from accelerate.utils import FullyShardedDataParallelPlugin
-
-    sizes = ParallelismConfig() if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true" else None
-    if os.environ.get("ACCELERATE_USE_FSDP") != "true":
-        return {"fsdp": None, "sizes": sizes and fields_of(sizes)}
-    plugin = FullyShardedDataParallelPlugin()
-    if mixed_precision != "no":
-        plugin.set_mixed_precision(mixed_precision)
-    policy = plugin.mixed_precision_policy
-    return {
-        "fsdp": {
-            "version": plugin.fsdp_version,
-            "reshards": plugin.reshard_after_forward,
-            "recomputes": plugin.activation_checkpointing,
-            "offload": type(plugin.cpu_offload).__name__,
-            "policy": policy and [plain(policy.param_dtype), plain(policy.reduce_dtype)],
-        },
-        "sizes": sizes and fields_of(sizes),
-    }
-
-
-def fields_of(config: Any) -> Values:
+def fields_of(config: Any) -> dict[str, Any]:
     """A dataclass' fields, as plain data."""
     return {field.name: plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 

@@ -16,12 +16,12 @@ from trials.trial import TrialSpec
 Values = Mapping[str, Any]
 Meaning = dict[str, Any]
 
-_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _RECOMPUTED_MODULES = AXES["recompute_modules"]
 _ROUTING = ("softmax of the chosen", "no other auxiliary loss", "fp32")
 """Weights of a token's experts, what balances them, and the arithmetic of their logits."""
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_MEBI = 2**20
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MEBI = 2**20
 _MOMENTS = {"float32": "fp32", "bfloat16": "bf16", "uint8": "fp8"}
 _SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _POSITIONS = {"rope": "rotary", "learned_absolute": "learned", "rotary": "rotary", "learned": "learned"}
@@ -87,10 +87,10 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "offload": "optimizer" if _offloads(optimizer) else "none",
         "overlap_comm": ddp["overlap_grad_reduce"],
         "bucket_mib": _bucket_of_megatron_lm(values, model, ddp),
-        "gradient_dtype": _PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
+        "gradient_dtype": PRECISIONS[_gradients_of_megatron_lm(model, ddp)],
         "moment_dtype": _same(_MOMENTS[optimizer[name]] for name in ("exp_avg_dtype", "exp_avg_sq_dtype")),
         **_quantization_of_megatron_lm(model),
-        "precision": _same(_PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
+        "precision": _same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
         "tensor_parallel_overlap": model["tp_comm_overlap"],
         "expert_overlap": model["overlap_moe_expert_parallel_comm"],
@@ -248,7 +248,7 @@ def _bucket_of_megatron_lm(values: Values, model: Values, ddp: Values) -> float 
     """DistributedDataParallel counts parameters, and has no buckets without overlap."""
     if values["ddp_bucket_size"] is None or not ddp["overlap_grad_reduce"]:
         return None
-    return float(ddp["bucket_size"] * _BYTES[_gradients_of_megatron_lm(model, ddp)] / _MEBI)
+    return float(ddp["bucket_size"] * BYTES[_gradients_of_megatron_lm(model, ddp)] / MEBI)
 
 
 def _recomputation_of_megatron_lm(model: Values) -> Meaning:
@@ -262,61 +262,6 @@ def _recomputation_of_megatron_lm(model: Values) -> Meaning:
         if kind == "selective"
         else _RECOMPUTED_MODULES.default,
     }
-
-
-def of_deepspeed(config: Values) -> Meaning:
-    """DeepSpeed's own configuration; degrees, model and recomputation are the user's program's."""
-    batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    zero = config["zero_config"]
-    device = (zero["offload_optimizer"] or {}).get("device", "none")
-    return {
-        "deepspeed_batch": tuple(config[name] for name in batch),
-        "deepspeed_zero_stage": zero["stage"],
-        "deepspeed_precision": _PRECISIONS[config["model_dtype"]],
-        "gradient_dtype": _PRECISIONS[config["gradient_dtype"]],
-        "offload": {"cpu": "optimizer", "none": "none"}.get(device, device),
-        "overlap_comm": zero["overlap_comm"],
-        "bucket_mib": _bucket_of_deepspeed(config),
-    }
-
-
-def _bucket_of_deepspeed(config: Values) -> float | None:
-    """Elements of the dtype that is sent; None for DeepSpeed's own number, at most that of the model, which is set for
-    reductions alone."""
-    if "allgather_bucket_size" not in config["_param_dict"]["zero_optimization"]:
-        return None
-    elements = config["zero_config"]["reduce_bucket_size"]
-    return float(elements * _BYTES[config["sent_dtype"]] / _MEBI)
-
-
-def of_accelerate(values: Values) -> Meaning:
-    """accelerate by what a script finds in its environment; batch and kernel are the script's."""
-    fsdp, sizes = values["fsdp"], values["sizes"]
-    degrees = {name: sizes[f"{name}_size"] if sizes else 1 for name in ("dp_replicate", "tp", "cp", "sp")}
-    shards = sizes["dp_shard_size"] if sizes else values["num_processes"]
-    precision = _PRECISION_OF_ACCELERATE[values["mixed_precision"]]
-    policy = fsdp["policy"] if fsdp else None
-    return {
-        "num_nodes": values["num_machines"],
-        "tensor_parallel": degrees["tp"] * degrees["cp"] * degrees["sp"],
-        "data_parallel": degrees["dp_replicate"] * shards,
-        "data_parallel_replicas": degrees["dp_replicate"],
-        "zero_stage": _zero_of_accelerate(fsdp),
-        "offload": "none" if fsdp is None or fsdp["offload"] == "OffloadPolicy" else fsdp["offload"],
-        "activation_checkpointing": "full" if fsdp and fsdp["recomputes"] else "none",
-        "precision": _same([precision, *(_PRECISIONS[dtype] for dtype in policy or ())]),
-        "torch_compile": values["dynamo"]["backend"] == "INDUCTOR" and values["dynamo"]["use_regional_compilation"],
-    }
-
-
-def _zero_of_accelerate(fsdp: Values | None) -> int:
-    """-1 for FSDP 1, which has other strategies."""
-    if fsdp is None:
-        return 0
-    return (3 if fsdp["reshards"] else 2) if fsdp["version"] == 2 else -1
-
-
-_PRECISION_OF_ACCELERATE = {"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
 
 
 def differences(spec: TrialSpec, understood: Meaning) -> list[str]:

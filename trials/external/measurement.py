@@ -162,7 +162,7 @@ class LogMeasurement:
 
     def _clock_fault(self, num_steps: int) -> str | None:
         """Check the clock over the measured steps, which are the last."""
-        has_iterations = "iteration" in self._format.findings
+        has_iterations = "iteration" in self._format.of_step
         steps, seen_s = self._steps[-num_steps:], self._seen_s[-num_steps:]
         return clock_fault(steps, seen_s, has_iterations) or rate_fault(self._spec, steps, seen_s)
 

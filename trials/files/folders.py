@@ -161,11 +161,6 @@ class SearchFolder:
         return self.path / "launcher.json"
 
     @property
-    def shared_jobs(self) -> Path:
-        """The same of the jobs that trials share as steps, where others are jobs of their own."""
-        return self.path / "shared_jobs.json"
-
-    @property
     def recipe(self) -> Path:
         """The recipe."""
         return self.path / "recipe"

@@ -122,8 +122,7 @@ class MeasureSection(Section):
         default=_DEFAULTS.warm_start,
         json_schema_extra={"default": "auto"},
         description="Fork the ranks from a process of their node that has already imported torch. auto: with launcher"
-        " local, ray or slurm_pilot, or a shared job of slurm, and Parlay's own trainer. false: start each rank by"
-        " itself.",
+        " local, ray or slurm_pilot and Parlay's own trainer. false: start each rank by itself.",
     )
 
     routing: Annotated[

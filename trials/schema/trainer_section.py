@@ -15,9 +15,8 @@ from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
 from trials.schema.checkpoint_section import CheckpointSection
 from trials.schema.sections import DataSection
-from trials.trainers.base import TemplateKind
-from trials.trainers.command.template import argument_faults, require_template
-from trials.trainers.common.log_lines import pattern_faults
+from trials.trainers.command.template import argument_problems, require_template
+from trials.trainers.common.log_lines import pattern_problems
 from trials.trainers.common.options import option_name
 from trials.trainers.registry import LOG_FORMATS, TRAINERS
 
@@ -71,7 +70,7 @@ def _requiring(key: str) -> list[str]:
 
 def _configured() -> list[str]:
     """Kinds whose template is a configuration."""
-    return [kind for kind in TRAINER_KINDS if TRAINERS[kind].template_kind is TemplateKind.CONFIGURATION]
+    return [kind for kind in TRAINER_KINDS if "template" in TRAINERS[kind].keys and not TRAINERS[kind].has_command_line]
 
 
 def _listed(words: list[str]) -> str:
@@ -173,7 +172,7 @@ class TrainerSection(Section):
     @property
     def is_command_line(self) -> bool:
         """True if the template is a command line."""
-        return TRAINERS[self.kind].template_kind is TemplateKind.COMMAND_LINE
+        return TRAINERS[self.kind].has_command_line
 
     @property
     def command_template(self) -> str:
@@ -237,9 +236,7 @@ class TrainerSection(Section):
     def _bad_placeholders(self) -> Iterator[Problem]:
         arguments = {} if self.is_command_line else self.texts_with_placeholders
         for key, word in arguments.items():
-            for message, rule, fix in argument_faults(word):
-                own_key = key.removeprefix("trainer.")
-                yield Problem("template", message, rule=rule, fix=fix, key=own_key, value=word)
+            yield from argument_problems(word, key.removeprefix("trainer."))
 
     def _bad_patterns(self) -> Iterator[Problem]:
         if isinstance(self.patterns, str) and self.patterns not in LOG_FORMATS:
@@ -247,9 +244,7 @@ class TrainerSection(Section):
             fix = did_you_mean(self.patterns, LOG_FORMATS) or "use one of these, or write patterns of your own"
             yield Problem("choice", f"is {self.patterns!r}", rule=rule, fix=fix, key="patterns", value=self.patterns)
         if isinstance(self.patterns, dict):
-            for name, message, rule, fix in pattern_faults({name: str(text) for name, text in self.patterns.items()}):
-                key = f"patterns.{name}" if name else "patterns"
-                yield Problem("pattern", message, rule=rule, fix=fix, key=key, value=self.patterns.get(name))
+            yield from pattern_problems({name: str(text) for name, text in self.patterns.items()})
 
 
 def _configuration(folder: Path, path: str) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Any
 from search_spaces.engines import TRAINER_ENGINES
 from search_spaces.rules.engine_rules import EngineRules
 from trials.trainers.base import Invocation, Trainer
-from trials.trainers.common.deepspeed_log import DEEPSPEED_LOG, DEEPSPEED_PIPELINE_LOG
-from trials.trainers.common.log_lines import LogFormat, command_format
+from trials.trainers.common.log_lines import NUMBER, LogFormat, command_format, number_in
 from trials.trial import TrialSpec
 
 
@@ -22,12 +21,27 @@ def _declared(name: str) -> Trainer:
 
 TRAINERS: Mapping[str, Trainer] = {name: _declared(name) for name in TRAINER_ENGINES}
 
+_DEEPSPEED_LOG = LogFormat(
+    {
+        "iteration": number_in(r"\bglobal_step=(\d+),"),
+        "samples_per_sec": number_in(r"\bCurrSamplesPerSec=([\d.]+(?:[eE][-+]?\d+)?),"),
+        "memory_allocated_gib": number_in(r"\bMaxMemAllocated=([\d.]+)GB"),
+    }
+)
+_DEEPSPEED_PIPELINE_LOG = LogFormat(
+    {
+        "iteration": number_in(r"\bsteps: (\d+) loss:"),
+        "loss": number_in(r"\bloss: " + NUMBER + r"\s"),
+        "step_time_s": number_in(r"iter time \(s\): ([\d.]+) samples/sec:"),
+        "samples_per_sec": number_in(r"samples/sec: ([\d.]+)\s*$"),
+    }
+)
 LOG_FORMATS: Mapping[str, LogFormat] = {
     **{name: trainer.log_format for name, trainer in TRAINERS.items() if trainer.log_format is not None},
-    "deepspeed": DEEPSPEED_LOG,
-    "deepspeed-pipeline": DEEPSPEED_PIPELINE_LOG,
+    "deepspeed": _DEEPSPEED_LOG,
+    "deepspeed-pipeline": _DEEPSPEED_PIPELINE_LOG,
 }
-"""The log formats by name; a trainer's own has the trainer's name."""
+"""The log formats by name, those of DeepSpeed and its pipeline included; a trainer's own has the trainer's name."""
 
 ENGINE_RULES: EngineRules = {
     engine: TRAINERS[name].rules[engine] for name, engines in TRAINER_ENGINES.items() for engine in engines

@@ -6,7 +6,8 @@ of the trainer. A field without a row is what the trainer cannot say. Standard l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -27,13 +28,19 @@ class Keys(Protocol):
     """The options of a file, as a row reads them: None for one that is absent or whose value is not known.
 
     InputError for a value that the asked kind does not have. `words` are those of a list, or of text that holds one.
-    `default` is the trainer's value where an absent option has it, None where its value is open or not known.
+    `default` is the trainer's value where an absent option has it, None where its value is open or not known. `given`
+    are the options by name, `notes` what a reader has to say.
     """
 
+    @property
+    def given(self) -> Mapping[str, Any]: ...
+    @property
+    def notes(self) -> list[str]: ...
     def has(self, *names: str) -> bool: ...
     def value(self, name: str) -> Any: ...
     def default(self, name: str, value: Any) -> Any: ...
     def text(self, name: str) -> str | None: ...
+    def flag(self, name: str) -> bool: ...
     def listed(self, name: str) -> list[Any]: ...
     def words(self, name: str) -> list[str]: ...
     def count(self, *names: str) -> int | None: ...
@@ -67,9 +74,8 @@ class Row:
 
 
 def value_of(spec: Trained, name: str) -> Any:
-    """The value of a field of a trial: of its layout, its model, or itself."""
-    owner = spec.layout if name in AXES else spec.model if name in _OF_MODEL else spec
-    return getattr(owner, RESOLVED_FIELDS.get(name, name))
+    """The value of a field of a trial: of its model, else of its layout, which has the global batch, too."""
+    return getattr(spec.model if name in _OF_MODEL else spec.layout, RESOLVED_FIELDS.get(name, name))
 
 
 _OF_MODEL = ModelShape.__dataclass_fields__
@@ -80,11 +86,10 @@ def plain(name: str, key: str, read: Callable[[Keys], Any]) -> Row:
     return Row(name, lambda spec: {key: value_of(spec, name)}, read)
 
 
-def number(name: str, key: str, default: int | None = None) -> Row:
-    """A whole number from 1 on, as it is. `default` is the trainer's."""
-    return Row(
-        name, lambda spec: {key: value_of(spec, name)}, lambda keys: keys.count(key) or keys.default(key, default)
-    )
+def number(name: str, key: str, default: int | None = None, instead: tuple[str, ...] = ()) -> Row:
+    """A whole number from 1 on, as it is; where it is absent that of the first option `instead`, else `default`, the
+    trainer's."""
+    return plain(name, key, lambda keys: keys.count(key, *instead) or keys.default(key, default))
 
 
 def word(
@@ -95,7 +100,7 @@ def word(
     A file's word is compared in lower case; another one is refused.
     """
     ours = {str(theirs).lower(): value for value, theirs in reversed([*words.items()])} | dict(also or {})
-    rule = f"{name} is {_listed(words)}"
+    rule = f"{name} is written {_listed([*words.values(), *(also or {})])}"
     return Row(
         name,
         lambda spec: {key: words[value_of(spec, name)]},
@@ -118,22 +123,28 @@ def switch(name: str, key: str, default: bool | None = None, is_inverted: bool =
 def fixed(**fields: Any) -> tuple[Row, ...]:
     """Fields that have one value with this trainer, which no option says."""
     return tuple(
-        Row(name, read=None if name in AXES else partial(_same, value), values=(value,))
+        Row(name, read=None if _is_default(name, value) else partial(_same, value), values=(value,))
         for name, value in fields.items()
     )
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return name in AXES and AXES[name].default == value
 
 
 def _same(value: Any, keys: Keys) -> Any:
     return value
 
 
-def _listed(words: Iterable[Any]) -> str:
-    return " or ".join(str(word).lower() for word in words)
+def _listed(words: Sequence[Any]) -> str:
+    """Words as a file has them: `a, b or c`."""
+    *others, last = dict.fromkeys(str(word).lower() if isinstance(word, bool) else str(word) for word in words)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 @dataclass(frozen=True)
 class Table:
-    """The options of a trainer by the release that its rows were written for.
+    """The options of a trainer by the release that its rows were written for, whose defaults an import takes.
 
     `trains_another` are the options by which it trains another model or does another task, with the reason; `*` in a
     name stands for any characters. `whole` are sections that a row reads as one value. `flags` are options of a command
@@ -153,8 +164,10 @@ class Table:
         return {name: value for row in self.rows for name, value in row.write(spec).items()}
 
     def refusal(self, name: str) -> str | None:
-        """The reason why an option is refused wherever it is on; None for others."""
-        return next((why for known, why in self.trains_another.items() if fnmatchcase(name, known)), None)
+        """The reason why an option, or one inside it, is refused wherever it is on; None for others."""
+        names = (name, *(name[: dot.start()] for dot in re.finditer(r"\.", name)))
+        reasons = self.trains_another.items()
+        return next((why for known, why in reasons if any(fnmatchcase(each, known) for each in names)), None)
 
     @property
     def limits(self) -> tuple[dict[str, tuple], dict[str, tuple]]:

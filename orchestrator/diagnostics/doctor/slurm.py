@@ -100,7 +100,7 @@ def _version_findings(text: str) -> Iterator[Finding]:
         yield warning(
             "version",
             words,
-            "launcher.kind slurm may work; slurm_pilot and shared_jobs need srun --exact, which is missing",
+            "launcher.kind slurm may work; slurm_pilot needs srun --exact, which is missing",
         )
 
 

@@ -2,77 +2,95 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.budget import Budget
-from orchestrator.importers.bash.conditions import arithmetic
-from orchestrator.importers.bash.syntax import EXPANSIONS, Source
+from orchestrator.importers.bash.syntax import EXPANSIONS, parse_script
 from orchestrator.importers.bash.values import (
-    OF_A_JOB,
-    UNSET,
+    Budget,
     Piece,
     Value,
     Variable,
     doubt_of,
+    doubted,
     names_in,
-    size_of,
     split,
     taken_from,
     text_of,
     unknown,
 )
+from search_spaces.schema.unsafe_text import looks_secret
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
+_UNSET = "the script does not set it"
+_OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
 _OUTPUT = "it is the output of a command"
 _NOT_READ = "it is computed in a way that is not read"
-_LONGEST_NUMBER, _LONGEST_EXPRESSION = 100, 1000
-_CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
-_LITERALS = ("word", "number", "string", "raw_string", "concatenation")
+_NUMBER = re.compile(r"-?\d{1,18}")
+_LONGEST_EXPRESSION = 1000
+_LARGEST_NUMBER = 2**63
+_LARGEST_POWER = 64
+_NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
 _WORD_OF_A_FOLDER = re.compile(r"cd|pwd|dirname|realpath|readlink|[fPe012]|dev|null|BASH_SOURCE")
+
+
+def _removing(escapes: str) -> Callable[[str], str]:
+    """A function that removes the backslashes, quotes and continued lines that match from a text."""
+    return partial(re.compile(escapes, re.DOTALL).sub, lambda found: (found[1] or "").strip("\n"))
+
+
+in_quotes = _removing(r"\\([$`\"\\\n])")
+"""Text between double quotes, and of a here-document."""
+_unquoted = _removing(r"\\(.)")
+_of_default = _removing(r"\\(.)|[\"']")
+
+
+def default_note(name: str, value: str) -> str:
+    """Note that the variable has its default; a value that may be a secret is not repeated."""
+    shown, other = (f"${name}", "command line") if name.isdigit() else (name, "environment")
+    default = "default" if looks_secret(value, name) else f"default {value}"
+    return f"{shown} is taken as its {default}; the {other} may set another."
 
 
 class Expander:
     """Expands words of the source that is read, and reads its assignments.
 
-    `defaults` are those of `${X:-d}` that were taken, `names_read` the variables that conditions have read, and
-    `exported` the exported ones with their values then.
+    `defaults` are those of `${X:-d}` that were taken, and `exported` the exported variables with their values then.
     """
 
-    def __init__(self, source: Source, budget: Budget):
-        self.source = source
-        self.budget = budget
-        self.variables: dict[str, Variable] = {"PWD": ((Piece(".", 1),),)}
+    def __init__(self, text: str):
+        self.budget = Budget()
+        self.source = parse_script(text, self.budget)
+        self.variables: ChainMap[str, Variable] = ChainMap({"PWD": ((Piece(".", 1),),)})
         self.defaults: dict[str, str] = {}
-        self.names_read: set[str] = set()
+        self.notes: list[str] = []
         self.exported: dict[str, Variable] = {}
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
         """The words that these nodes expand to."""
         words: list[Value] = []
         for node in nodes:
-            for is_break, pieces in groupby(self._pieces(node, splits=True), lambda piece: piece is None):
-                if not is_break:
-                    self.budget.spend(16)
-                    words.append(self.budget.value(piece for piece in pieces if piece is not None))
+            if not _NO_WORD.search(node.type):
+                for is_break, pieces in groupby(self._pieces(node, splits=True), lambda piece: piece is None):
+                    if not is_break:
+                        words.append(self.budget.value(pieces))
         return words
 
     def value(self, node: Node | None) -> Value:
         """The one word that this node expands to where bash does not split: in an assignment, a file's name, a test."""
-        return self._whole(self._pieces(node)) if node is not None else ()
+        return self.budget.value(self._pieces(node)) if node is not None else ()
 
     def spliced(self, node: Node, start: int, end: int, change: Callable[[str], str]) -> Value:
         """The text between these bytes of a node with its expansions filled in, and the rest changed."""
-        return self._whole(self._spliced(node, start, end, change))
-
-    def _whole(self, pieces: Iterable[Piece | None]) -> Value:
-        words = (Piece(" ", 1) if piece is None else piece for piece in pieces)
-        return self.budget.value(piece for piece in words if piece.text or piece.doubt)
+        return self.budget.value(self._spliced(node, start, end, change))
 
     def _spliced(self, node: Node, start: int, end: int, change: Callable[[str], str]) -> Iterator[Piece | None]:
         for inner in [each for each in _expansions(node) if each.start_byte >= start]:
@@ -96,93 +114,80 @@ class Expander:
         elif kind not in EXPANSIONS:
             yield from self.source.literal(start, end, str if quoted else _unquoted)
         else:
-            for value in self._expanded(node, quoted):
-                yield from (None,) if value is None else split(value) if splits else value
+            for number, value in enumerate(self._expanded(node)):
+                yield from (None,) if number else ()
+                yield from split(value) if splits else value
 
-    def _expanded(self, node: Node, quoted: bool) -> Iterator[Value | None]:
-        """The value of an expansion; the elements of an array with None between them."""
+    def _expanded(self, node: Node) -> Sequence[Value]:
+        """The value of an expansion, or the elements of an array."""
         if node.type == "simple_expansion":
-            yield from self._parameter(node, self.source.written(node)[1:], quoted)
-        elif node.type == "expansion":
-            yield from self._braces(node, quoted)
-        elif node.type == "arithmetic_expansion":
-            written = self.source.written(node)
-            brackets = 2 if written.startswith("$((") else 1
-            expression = self.spliced(node, node.start_byte + 1 + brackets, node.end_byte - brackets, str)
-            yield (self.calculated(expression, written),)
-        elif node.type == "ansi_c_string":
-            yield self._code(node, _NOT_READ)
-        else:
-            yield self._substitution(node)
+            return self._parameter(node, self.source.written(node)[1:])
+        if node.type == "expansion":
+            return self._braces(node)
+        return [(self.calculated(node),) if node.type == "arithmetic_expansion" else self._substitution(node)]
+
+    def certain(self, value: Value) -> str | None:
+        """What a condition reads, where that is certain; a default that it depends on is noted."""
+        self.notes += [default_note(name, self.defaults[name]) for name in names_in(value) if name in self.defaults]
+        return None if doubt_of(value) else text_of(value)
 
     def _code(self, node: Node, doubt: str, *names: str) -> Value:
         return (Piece(self.source.written(node), self.source.line(node), names, doubt, is_code=True),)
 
-    def _parameter(self, node: Node, parameter: str, quoted: bool) -> Iterator[Value | None]:
+    def _parameter(self, node: Node, parameter: str) -> Sequence[Value]:
         """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`, `${A[1]}`."""
         name, _, index = parameter.removesuffix("]").partition("[")
-        elements = self.variables.get(name)
-        if elements is None or index in ("", "0"):
-            yield self._scalar(name, self.source.written(node), self.source.line(node))
-        elif index not in ("@", "*"):
-            yield self._code(node, _NOT_READ, name)
-        else:
-            self.budget.spend(size_of(elements))
-            for number, element in enumerate(elements):
-                if number:
-                    yield (Piece(" ", 1),) if index == "*" and quoted else None
-                yield taken_from(name, element, self.source.written(node))
+        elements = self.variables.get(name, unknown(_UNSET, self.source.line(node)))
+        if index not in ("", "0", "@", "*"):
+            return [self._code(node, _NOT_READ, name)]
+        taken = elements if index in ("@", "*") else elements[:1] or ((),)
+        return [taken_from(name, element, self.source.written(node)) for element in taken]
 
-    def _scalar(self, name: str, written: str, line: int) -> Value:
-        """The value of a variable, or of the first element of an array."""
-        elements = self.variables.get(name, unknown(UNSET, line))
-        return taken_from(name, elements[0] if elements else (), written)
-
-    def _braces(self, node: Node, quoted: bool) -> Iterator[Value | None]:
+    def _braces(self, node: Node) -> Sequence[Value]:
         """`${...}`."""
         inner = [child for child in node.children if child.type not in ("${", "}")]
-        parameter = self.source.written(inner[0]) if inner else ""
-        operation = self.source.written(inner[1]) if len(inner) > 1 else ""
+        parameter, operation = [*map(self.source.written, inner[:2]), "", ""][:2]
         if re.match(r"[\w@*]", parameter) and operation in ("", ":?", "?"):
-            yield from self._parameter(node, parameter, quoted)
-        elif re.fullmatch(r"\w+", parameter) and operation in (":-", "-", ":=", "="):
-            yield self._with_default(node, parameter, operation, inner[1].end_byte)
-        else:
-            yield self._code(node, _NOT_READ)
+            return self._parameter(node, parameter)
+        if re.fullmatch(r"\w+", parameter) and operation in (":-", "-", ":=", "="):
+            return [self._with_default(node, parameter, operation, inner[1].end_byte)]
+        return [self._code(node, _NOT_READ)]
 
     def _with_default(self, node: Node, name: str, operation: str, start: int) -> Value:
         """`${X:-d}` and `${X:=d}`, and the same without the colon."""
-        line = self.source.line(node)
-        found = self._scalar(name, "", line)
-        is_absent = bool(found) and all(piece.doubt == UNSET for piece in found)
+        (found,) = self._parameter(node, name)
+        is_absent = bool(found) and all(piece.doubt == _UNSET for piece in found)
         is_empty = not text_of(found) and doubt_of(found) is None
         if not (is_absent or (is_empty and operation.startswith(":"))):
-            return self._scalar(name, self.source.written(node), line)
-        value = self.spliced(node, start, node.end_byte - 1, _without_quotes)
+            return found
+        value = self.spliced(node, start, node.end_byte - 1, _of_default)
         if not text_of(value):
-            value = (Piece("", line, doubt=UNSET if is_absent else None),)
+            value = (Piece("", self.source.line(node), doubt=_UNSET if is_absent else None),)
         elif is_absent and name.startswith("SLURM_"):
-            value = tuple(replace(piece, doubt=OF_A_JOB) for piece in value)
+            value = doubted(value, _OF_A_JOB)
         elif is_absent:
             self.defaults[name] = text_of(value)
         if operation.endswith("="):
             self.variables[name] = (value,)
         return taken_from(name, value, "")
 
-    def calculated(self, expression: Value, written: str) -> Piece:
-        """The number that this expression is; where it is not known, the expression as written."""
-        text, line = text_of(expression), expression[0].line if expression else 1
-        sources = list(expression)
+    def calculated(self, node: Node) -> Piece:
+        """The number that `$(( ))` or `(( ))` is; where it is not known, the expression as written."""
+        written, line = self.source.written(node), self.source.line(node)
+        brackets = 1 if written.startswith("$[") else 2
+        start = self.source.start(node) + written.startswith("$") + brackets
+        sources = [*self.spliced(node, start, node.end_byte - brackets, str)]
+        expression = text_of(sources)
 
         def known(name: re.Match[str]) -> str:
-            value = self._scalar(name[0], name[0], line)
+            (value,) = self._parameter(node, name[0])
             sources.extend(value)
-            number = text_of(value)
+            number = text_of(value) or "0"
             self.budget.spend(1 + len(number) // 64)
-            return f"({number or 0})" if len(number) <= _LONGEST_NUMBER else name[0]
+            return f"({number})" if _NUMBER.fullmatch(number) else name[0]
 
-        if len(text) <= _LONGEST_EXPRESSION:
-            filled = re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, text)
+        if len(expression) <= _LONGEST_EXPRESSION:
+            filled = re.sub(r"(?<![\w#])[A-Za-z_]\w*", known, expression)
             number = None if any(piece.is_code for piece in sources) else arithmetic(filled)
             if number is not None:
                 return Piece(str(number), line, names_in(sources), doubt_of(sources))
@@ -190,49 +195,31 @@ class Expander:
 
     def _substitution(self, node: Node) -> Value:
         """`$(...)`: what is not known, but for the folder of the script and the current one, which are both "."."""
-        line = self.source.line(node)
         words = re.findall(r"[\w.]+", self.source.written(node))
         if words == ["pwd"]:
-            return self._scalar("PWD", self.source.written(node), line)
+            return self._parameter(node, "PWD")[0]
         is_of_script = words.count("dirname") == 1 and {"0", "BASH_SOURCE"} & {*words}
         if is_of_script and all(map(_WORD_OF_A_FOLDER.fullmatch, words)):
-            return (Piece(".", line),)
-        return self._code(node, _OUTPUT)
+            return (Piece(".", self.source.line(node)),)
+        return self._code(node, _NOT_READ if node.type == "ansi_c_string" else _OUTPUT)
 
-    def read_variable_assignment(self, node: Node) -> bool | None:
+    def read_variable_assignment(self, node: Node) -> bool:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         name, _, index = self.source.written(target).partition("[") if target else ("", "", "")
-        is_array = value is not None and value.type == "array"
         old = self.variables.get(name, ()) if any(child.type == "+=" for child in node.children) else ()
-        self.budget.spend(size_of(old))
-        if index:
-            self.variables[name] = unknown(f"its elements are set one by one (line {self.source.line(node)})")
-        elif value is not None and is_array:
-            self.variables[name] = (*old, *self._array(value))
+        self.budget.spend_on(old)
+        is_by_index = bool(index)
+        if value is not None and value.type == "array":
+            new: Variable = (*old, *self.words(value.named_children))
+            is_by_index |= any(re.match(r"\[[^\]]*\]=", text_of(word)) for word in new)
         else:
             first, *others = old or ((),)
-            self.variables[name] = ((*first, *self._written_out(node, value)), *others)
+            new = ((*first, *self.value(value)), *others)
+        why = f"its elements are set one by one (line {self.source.line(node)})"
+        self.variables[name] = unknown(why) if is_by_index else new
         return True
 
-    def read_variable_assignments(self, node: Node) -> bool | None:
-        for child in node.named_children:
-            self.read_variable_assignment(child)
-        return True
-
-    def _array(self, node: Node) -> Variable:
-        words = self.words(child for child in node.named_children if child.type != "comment")
-        is_named = any(re.match(r"\[[^\]]*\]=", text_of(word)) for word in words)
-        return unknown(f"its elements have names (line {self.source.line(node)})") if is_named else tuple(words)
-
-    def _written_out(self, assignment: Node, node: Node | None) -> Value:
-        """The value. One that is written out is in doubt where a comment of its paragraph asks to change it."""
-        value = self.value(node)
-        asked = self.source.asked_of_paragraph.get(self.source.line(assignment))
-        if asked is None or node is None or node.type not in _LITERALS or any(piece.variables for piece in value):
-            return value
-        return tuple(replace(piece, doubt=piece.doubt or asked) for piece in value)
-
-    def read_declaration_command(self, node: Node) -> bool | None:
+    def read_declaration_command(self, node: Node) -> None:
         """`export A=1`, `declare -a A`, `local A`."""
         flags = [self.source.written(child) for child in node.named_children if child.type == "word"]
         exports = node.children[0].type == "export" or any("x" in flag for flag in flags)
@@ -242,32 +229,10 @@ class Expander:
             if exports and child.type in ("variable_assignment", "variable_name"):
                 name = re.split(r"\W", self.source.written(child))[0]
                 self.exported[name] = self.variables.get(name, ())
-        return True
 
-    def read_unset_command(self, node: Node) -> bool | None:
+    def read_unset_command(self, node: Node) -> None:
         for child in node.named_children:
-            self.variables.pop(self.source.written(child), None)
-        return True
-
-    def _calculate(self, expression: Value) -> bool | None:
-        """An arithmetic command: a condition. What it sets is in doubt."""
-        text, line = text_of(expression), expression[0].line if expression else 1
-        for names in _CHANGED_NUMBER.findall(text):
-            self.variables[names[0] or names[1]] = unknown(f"it is set by an arithmetic command (line {line})")
-        number = self.calculated(expression, text)
-        self.names_read.update(number.variables)
-        return None if number.doubt else number.text != "0"
-
-
-def reassigned(node: Node, source: Source) -> Iterator[str]:
-    """Variables that the assignments inside a loop set to another value, not only add to."""
-    for child in node.named_children:
-        if child.type == "variable_assignment":
-            name, operation, value = re.split(r"(\+?=)", source.written(child), maxsplit=1)
-            if operation == "=" and not re.match(rf'"?\s*\$\{{?{re.escape(name)}\b', value):
-                yield name.partition("[")[0]
-        else:
-            yield from reassigned(child, source)
+            self.variables[self.source.written(child)] = unknown(_UNSET)
 
 
 def _expansions(node: Node) -> Iterator[Node]:
@@ -279,16 +244,48 @@ def _expansions(node: Node) -> Iterator[Node]:
             yield from _expansions(child)
 
 
-def in_quotes(text: str) -> str:
-    """Text between double quotes, and of a here-document."""
-    return re.sub(r"\\([$`\"\\\n])", lambda found: found[1].strip("\n"), text)
+def arithmetic(expression: str) -> int | None:
+    """The value of an integer expression without variables; None for anything else."""
+    try:
+        return _evaluated(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
 
 
-def _unquoted(text: str) -> str:
-    """Text outside quotes."""
-    return re.sub(r"\\(.)", lambda found: found[1].strip("\n"), text, flags=re.DOTALL)
+def _divide(a: int, b: int) -> int:
+    """Division as in C: toward zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _without_quotes(text: str) -> str:
-    """Text of a default."""
-    return re.sub(r"\\(.)|[\"']", lambda found: (found[1] or "").strip("\n"), text, flags=re.DOTALL)
+_OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.Mod: lambda a, b: a - b * _divide(a, b),
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.USub: operator.neg,
+}
+
+
+def _evaluated(node: ast.AST) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    children = list(ast.iter_child_nodes(node))
+    values = [_evaluated(child) for child in children if isinstance(child, ast.expr)]
+    operations = [type(child) for child in children if not isinstance(child, ast.expr)]
+    if len(operations) != 1 or operations[0] not in _OPERATIONS:
+        raise ValueError("not an expression of whole numbers")
+    if operations[0] in (ast.Pow, ast.LShift) and not 0 <= values[1] <= _LARGEST_POWER:
+        raise ValueError("too large")
+    value = int(_OPERATIONS[operations[0]](*values))
+    if abs(value) >= _LARGEST_NUMBER:
+        raise ValueError("too large")
+    return value

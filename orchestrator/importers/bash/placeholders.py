@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from textwrap import shorten
 
 from search_spaces.schema.unsafe_text import hide_secrets
 
@@ -22,6 +23,11 @@ _ASKS = re.compile(
          |(?:set|update|specify|put|point)\s+(?:\w+\s+){0,3}?(?:your|yours|this|these)\b)""",
     re.VERBOSE | re.IGNORECASE,
 )
+_LITERALS = re.compile(
+    r"""\s*(?:(?:export|local|readonly)\s+)?
+        (?:\w+=(?:"[^"$`]*"|'[^']*'|[^\s"'$`(;]*)(?:[;\s]+|$))+(?:\#.*)?$""",
+    re.VERBOSE,
+)
 _LONGEST_COMMENT = 60
 _MARK = "\ue000", "\ue001", "\ue002"
 _ANGLED = re.compile(r"""(?<=[\s="'/])<(?=[A-Za-z])[^<>\n|&;()$"'`\\]{0,200}[^<>\n|&;()$"'`\\\s]>""")
@@ -40,31 +46,28 @@ def unmasked(text: str) -> str:
     return text.translate(str.maketrans("".join(_MARK), "<> "))
 
 
-def asking_comments(text: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Comments that ask for a value, by line: of the line itself, and of the paragraph that it is in.
-
-    A comment on a line of its own holds up to the next one or the next blank line.
-    """
-    of_line, of_paragraph = {}, {}
-    current, after_comment = None, False
+def asking_comments(text: str) -> dict[int, str]:
+    """The comment that asks for the values of a line, by line: one behind them, or one above that is not yet ended by
+    another or by a blank line and speaks of what the line writes out."""
+    found: dict[int, str] = {}
+    above, after_comment = None, False
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
         is_comment = stripped.startswith("#")
         if not stripped or (is_comment and not after_comment):
-            current = None
+            above = None
         after_comment = is_comment
         if is_comment:
-            current = current or _asking(stripped)
-        elif current:
-            of_paragraph[number] = current
-        if not is_comment and (trailing := re.search(r"\s#(.*)$", line)) and (comment := _asking(trailing[1])):
-            of_line[number] = comment
-    return of_line, of_paragraph
+            above = above or _asking(stripped)
+        elif (behind := re.search(r"\s#(.*)$", line)) and (asked := _asking(behind[1])):
+            found[number] = asked
+        elif above and _LITERALS.match(line):
+            found[number] = above
+    return found
 
 
 def _asking(comment: str) -> str | None:
     comment = hide_secrets(comment.lstrip("# \t").strip())
-    if not _ASKS.match(comment):
-        return None
-    short = comment if len(comment) <= _LONGEST_COMMENT else comment[: _LONGEST_COMMENT - 3] + "..."
-    return f"its comment says: {short}"
+    return (
+        f"its comment says: {shorten(comment, _LONGEST_COMMENT, placeholder='...')}" if _ASKS.match(comment) else None
+    )

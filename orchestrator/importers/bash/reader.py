@@ -7,96 +7,71 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from itertools import pairwise
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.budget import Budget
-from orchestrator.importers.bash.conditions import condition, negated
-from orchestrator.importers.bash.expansion import Expander, reassigned
-from orchestrator.importers.bash.redirections import Redirections, json_files, path_of, redirections
+from orchestrator.importers.bash.expansion import Expander, arithmetic, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
-from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, merged, names_in, text_of, unknown
+from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, doubted, either, text_of, unknown
 from search_spaces.errors import InputError
-from search_spaces.schema.unsafe_text import looks_secret
 
 if TYPE_CHECKING:
     from orchestrator.importers.bash.syntax import Node
 
 _DEEPEST = 8
-_MOST_COMMANDS = 10_000
-_SUCCEED = ("cd", "mkdir", "echo", "printf", "set", "module", "true", ":")
-_READ_INPUT = ("read", "mapfile", "readarray", "getopts")
+_STATUS = {"true": True, ":": True, "false": False}
+_SET_VARIABLES = ("read", "mapfile", "readarray", "getopts", "let")
 _SHELLS = ("bash", "sh", "zsh", "dash")
-_START_RANKS = ("srun", "mpirun", "mpiexec", "orterun")
 _PLAIN_PATH = re.compile(r"[\w./~+{}$-]+")
 """A path without blanks, commands and addresses, which may hold a secret."""
-_NO_WORD = re.compile(r"^(variable_assignment|comment|ERROR)$|_redirect$")
+_COMPARISONS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+_CHANGED_NUMBER = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
+_REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\$\{?\1\b)""")
+"""A variable that is set to another value, not only added to."""
+_DS_CONFIG = re.compile(r"--deepspeed[-_]config[= ]\S+")
 _CONDITION = "it is set under a condition that the script does not decide"
 _LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", "it is set in a sub-shell"
 _UNPARSED = "it is set where the script could not be parsed"
-_ALWAYS_RUN = (_FUNCTION, _SUBSHELL)
-
-
-class _End(Exception):
-    """The script, function or branch ends here."""
-
-
-def default_note(name: str, value: str) -> str:
-    """Note that the variable has its default; a value that may be a secret is not repeated."""
-    shown, other = (f"${name}", "command line") if name.isdigit() else (name, "environment")
-    default = "default" if looks_secret(value, name) else f"default {value}"
-    return f"{shown} is taken as its {default}; the {other} may set another."
 
 
 class Reader(Expander):
     """Reads a script that starts with these exported variables; `read_file` returns the text of a sourced file."""
 
     def __init__(self, text: str, read_file: Callable[[str], str] | None, environment: Mapping[str, str]):
-        budget = Budget()
-        super().__init__(parse_script(text, budget), budget)
+        super().__init__(text)
         self.exported |= {name: ((Piece(value, 1),),) for name, value in environment.items()}
         self.variables |= self.exported
         self.commands: list[tuple[Value, ...]] = []
         self.exported_for_one: dict[str, Variable] = {}
         self.files: dict[str, Value | None] = {}
-        self.notes: dict[str, None] = {}
         self._read_file = read_file
         self._functions: dict[str, tuple[Source, Node]] = {}
-        self._called: set[str] = set()
         self._starter: tuple[Value, ...] = ()
         self._depth = 0
-        self._num_undecided = 0
 
-    def read(self) -> None:
-        """Read the whole script, at its end the functions that it does not call by name."""
-        with suppress(_End):
-            self._read_source(self.source)
-        for name in [*self._functions]:
-            if name not in self._called:
-                self._call(name)
-        for name in sorted(self.names_read & self.defaults.keys()):
-            self._note(default_note(name, self.defaults[name]))
-
-    def _read_source(self, source: Source) -> None:
+    def read_source(self, source: Source) -> None:
+        """Read a script, or another that it runs or sources."""
+        if self._depth == _DEEPEST:
+            self.notes.append(f"A script that is nested {_DEEPEST} levels deep was not read.")
+            return
         for line in source.unparsed_lines():
-            self._note(f"Line {line} could not be parsed; what follows may be incomplete.")
-        with self._inside(source):
+            self.notes.append(f"Line {line} could not be parsed; what follows may be incomplete.")
+        self._depth += 1
+        with self._inside(source, self.variables):
             self._run(source.root.children)
+        self._depth -= 1
 
     @contextmanager
-    def _inside(self, source: Source) -> Iterator[None]:
-        outer, self.source = self.source, source
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self.source = outer
-            self._depth -= 1
-
-    def _note(self, text: str) -> None:
-        self.notes.setdefault(text)
+    def _inside(self, source: Source, variables: ChainMap[str, Variable]) -> Iterator[None]:
+        """Read this source with these variables."""
+        outer = self.source, self.variables
+        self.source, self.variables = source, variables
+        yield
+        self.source, self.variables = outer
 
     def _run(self, nodes: Sequence[Node]) -> bool | None:
         """Read statements; the exit status of the last, None where it is not known."""
@@ -109,233 +84,252 @@ class Reader(Expander):
         return status
 
     def read_compound_statement(self, node: Node) -> bool | None:
-        if node.children and node.children[0].type == "((":
-            return self._calculate(self.spliced(node, node.start_byte + 2, node.end_byte - 2, str))
-        return self._run(node.children)
+        is_arithmetic = bool(node.children) and node.children[0].type == "(("
+        return self.read_arithmetic_command(node) if is_arithmetic else self._run(node.children)
 
-    def read_pipeline(self, node: Node) -> bool | None:
+    read_do_group = read_variable_assignments = read_compound_statement
+
+    def read_pipeline(self, node: Node) -> None:
         self._run(node.children)
-        return None
 
-    def read_subshell(self, node: Node) -> bool | None:
+    read_negated_command = read_pipeline
+
+    def read_subshell(self, node: Node) -> None:
         self._undecided(node, _SUBSHELL, [node.children])
-        return None
 
-    read_do_group = read_compound_statement
-
-    @contextmanager
-    def _in_shell(self, variables: Mapping[str, Variable]) -> Iterator[None]:
-        """Read with these variables, like another shell, whose end does not end this one."""
-        self.budget.spend(64 + len(variables))
-        outer, self.variables = self.variables, dict(variables)
-        with suppress(_End):
-            yield
-        self.variables = outer
+    def read_error(self, node: Node) -> None:
+        self._undecided(node, _UNPARSED, [node.children])
 
     def _undecided(self, node: Node, why: str, bodies: Sequence[Sequence[Node]], names: Iterable[str] = ()) -> None:
         """Read code whose outcome is not followed: at most one of the bodies is run, and in it the values of these
-        variables are not known. A body that ends the script leaves nothing behind."""
+        variables are not known. What a body sets is in doubt."""
         reason = f"{why} (line {self.source.line(node)})"
-        before, after = self.variables, []
-        self._num_undecided += why not in _ALWAYS_RUN
+        branches: list[Mapping[str, Variable]] = []
         for body in bodies:
-            with self._in_shell(before):
-                self.variables |= dict.fromkeys(names, unknown(reason))
+            with self._inside(self.source, self.variables.new_child(dict.fromkeys(names, unknown(reason)))):
                 self._run(body)
-                after.append(self.variables)
-        self._num_undecided -= why not in _ALWAYS_RUN
-        self.variables = merged(before, after, reason, self.budget)
-
-    def _decided(self, body: Sequence[Node]) -> bool | None:
-        """Read what a condition decides. A script is given for the training that it starts: where it would end, such as
-        at a check of what the user has to set, it is read on."""
-        with suppress(_End):
-            return self._run(body)
-        return None
-
-    def read_error(self, node: Node) -> bool | None:
-        self._undecided(node, _UNPARSED, [node.children])
-        return None
-
-    def read_negated_command(self, node: Node) -> bool | None:
-        return negated(self._run(node.children))
+                branches.append(self.variables.maps[0])
+        for name in dict.fromkeys(chain(*branches)):
+            old, values = self.variables.get(name, ()), [branch[name] for branch in branches if name in branch]
+            self.budget.spend_on(*[old, *values] * 4)
+            self.variables[name] = either(old, values, reason)
 
     def read_list(self, node: Node) -> bool | None:
         """Operands of `&&` or `||`."""
-        operands = [child for child in node.named_children if child.type != "comment"]
-        operator = next((child.type for child in node.children if child.type in ("&&", "||")), None)
-        if len(operands) != 2 or operator is None:
-            return self._run(node.children)
-        status = self._run(operands[:1])
-        if status is (operator == "&&"):
-            return self._decided(operands[1:])
+        parts = [child for child in node.children if child.type != "comment"]
+        if len(parts) != 3:
+            return self._run(parts)
+        status = self._run(parts[:1])
         if status is None:
-            self._undecided(node, _CONDITION, [operands[1:]])
-        return status
+            self._undecided(node, _CONDITION, [parts[2:]])
+        return self._run(parts[2:]) if status is (parts[1].type == "&&") else status
 
-    def read_if_statement(self, node: Node) -> bool | None:
+    def read_if_statement(self, node: Node) -> None:
         self._choose(node, ((test is None or self._run(test), body) for test, body in _branches(node)))
-        return None
 
-    def read_case_statement(self, node: Node) -> bool | None:
-        subject = self.value(node.child_by_field_name("value"))
-        self.names_read.update(names_in(subject))
+    def read_case_statement(self, node: Node) -> None:
+        subject = self.certain(self.value(node.child_by_field_name("value")))
         items = [item for item in node.named_children if item.type == "case_item"]
-        self._choose(node, ((self._matches(subject, item), item.children) for item in items))
-        return None
+        self._choose(node, ((self._is_case(subject, item), item.children) for item in items))
 
-    def _matches(self, subject: Value, item: Node) -> bool | None:
+    def _is_case(self, subject: str | None, item: Node) -> bool | None:
         """True if one of the case's globs matches; None where that is not known."""
         patterns = [self.source.written(node).strip("\"'") for node in item.children_by_field_name("value")]
         if "*" in patterns:
             return True
-        if doubt_of(subject) or any("$" in pattern for pattern in patterns):
+        if subject is None or any("$" in pattern for pattern in patterns):
             return None
-        return any(self.budget.matches(text_of(subject), pattern) for pattern in patterns)
-
-    def read_test_command(self, node: Node) -> bool | None:
-        return condition(node, self)
+        return any(self._matches(subject, pattern) for pattern in patterns)
 
     def _choose(self, node: Node, branches: Iterable[tuple[bool | None, Sequence[Node]]]) -> None:
         """Read the branch that is taken, of these (condition, body), or all that may be."""
-        bodies: list[Sequence[Node]] = []
+        bodies, is_taken = [], False
         for status, body in branches:
-            if status is True and not bodies:
-                self._decided(body)
-                return
             if status is not False:
                 bodies.append(body)
-            if status is True:
+            if is_taken := status is True:
                 break
-        self._undecided(node, _CONDITION, bodies)
+        if is_taken and len(bodies) == 1:
+            self._run(bodies[0])
+        else:
+            self._undecided(node, _CONDITION, bodies)
 
-    def read_for_statement(self, node: Node) -> bool | None:
+    def read_arithmetic_command(self, node: Node) -> bool | None:
+        """`(( ))`: a condition. What it sets is in doubt."""
+        why = f"it is set by an arithmetic command (line {self.source.line(node)})"
+        for names in _CHANGED_NUMBER.findall(self.source.written(node)):
+            self.variables[names[0] or names[1]] = unknown(why)
+        number = self.certain((self.calculated(node),))
+        return None if number is None else number != "0"
+
+    def read_test_command(self, node: Node) -> bool | None:
+        """`[ ]` and `[[ ]]` of one comparison whose operands are certain."""
+        test = node.named_children[0] if len(node.named_children) == 1 else node
+        if test.type == "unary_expression":
+            operator, text = self.source.written(test.children[0]), self._operand(test.children[-1])
+            return None if text is None or operator not in ("-n", "-z") else (text != "") == (operator == "-n")
+        if test.type != "binary_expression" or len(test.children) != 3:
+            return None if (text := self._operand(test)) is None else text != ""
+        operator, right = self.source.written(test.children[1]), test.children[2]
+        a, b = self._operand(test.children[0]), self._operand(right)
+        if a is None or b is None:
+            return None
+        if operator in ("=", "==", "!="):
+            is_glob = node.children[0].type == "[[" and right.type in ("word", "extglob_pattern")
+            return (self._matches(a, self.source.written(right)) if is_glob else a == b) == (operator != "!=")
+        sign = _COMPARISONS.get(operator)
+        return None if sign is None or (number := arithmetic(f"({a}) {sign} ({b})")) is None else number != 0
+
+    def _operand(self, node: Node) -> str | None:
+        return None if node.type.endswith(("_expression", "_command")) else self.certain(self.value(node))
+
+    def _matches(self, text: str, glob: str) -> bool:
+        """True if the text matches the glob, whose work is about their lengths multiplied."""
+        self.budget.spend(1 + len(glob) * (1 + len(text) // 64))
+        return fnmatchcase(text, glob)
+
+    def read_for_statement(self, node: Node) -> None:
         """A loop is read once. What it sets from turn to turn is not known in it, nor what it has set after it."""
-        self.budget.spend(4 * (node.end_byte - node.start_byte))
+        written = self.source.written(node)
+        self.budget.spend(4 * len(written))
         names = [self.source.written(name) for name in node.children_by_field_name("variable")]
         parts = [child for child in node.children if child.type != "variable_assignment"]
-        self._undecided(node, _LOOP, [parts], (*names, *reassigned(node, self.source)))
-        return None
+        self._undecided(node, _LOOP, [parts], (*names, *_REPLACED.findall(written)))
 
     read_while_statement = read_c_style_for_statement = read_for_statement
 
-    def read_function_definition(self, node: Node) -> bool | None:
+    def read_function_definition(self, node: Node) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self._functions[self.source.written(name)] = self.source, body
-        return True
 
     def _call(self, name: str) -> None:
-        """Read a function where it is called, without its arguments."""
-        self._called.add(name)
-        source, body = self._functions[name]
-        if self._depth < _DEEPEST:
-            with self._inside(source):
-                self._undecided(body, _FUNCTION, [[body]])
+        """Read a function where it is called, without its arguments; one that calls itself is read once."""
+        source, body = self._functions.pop(name)
+        with self._inside(source, self.variables):
+            self._undecided(body, _FUNCTION, [[body]])
+        self._functions.setdefault(name, (source, body))
 
     def read_redirected_statement(self, node: Node) -> bool | None:
-        """A command with redirections, and what it writes to a file."""
-        bodies, given, first = node.children_by_field_name("body"), redirections(node, self), len(self.commands)
+        """A command with redirections, and what it writes to a file: known is a here-document that `cat` copies."""
+        bodies, first, parts = node.children_by_field_name("body"), len(self.commands), [*_redirects(node)]
+        document = next((self._document(each) for each in parts if each.type == "heredoc_redirect"), None)
         is_command = [body.type for body in bodies] == ["command"]
-        status = self.read_command(bodies[0], given) if is_command else self._run(bodies)
-        self._run([each for child in node.named_children for each in child.named_children if each.type == "pipeline"])
-        words = [text_of(word) for command in self.commands[first:] for word in command]
-        is_copied = is_command and words == ["cat"] and ">>" not in self.source.written(node)
-        _, files, document = given
-        for path in map(path_of, files):
-            is_certain = is_copied and document is not None and doubt_of(document) is None and not self._num_undecided
-            self.files[path] = document if is_certain and path not in self.files else None
+        status = self.read_command(bodies[0], parts, document) if is_command else self._run(bodies)
+        self._run([each for part in parts for each in part.named_children if each.type == "pipeline"])
+        is_copied = is_command and [[*map(text_of, words)] for words in self.commands[first:]] == [["cat"]]
+        is_certain = is_copied and len(self.variables.maps) == 1 and document is not None and not doubt_of(document)
+        for part in parts:
+            target, operator = part.child_by_field_name("destination"), part.children[0].type
+            if target is not None and ">" in operator:
+                path = posixpath.normpath(text_of(self.value(target)))
+                is_known = is_certain and operator == ">" and path not in self.files
+                self.files[path] = document if is_known else None
         return status
 
-    def read_command(self, node: Node, given: Redirections | None = None) -> bool | None:
+    def _document(self, node: Node) -> Value:
+        """The text of a here-document; one whose end is quoted is kept as it is written."""
+        parts = {child.type: child for child in node.named_children}
+        body = parts.get("heredoc_body")
+        if body is None:
+            return ()
+        if self.source.written(parts["heredoc_start"]).startswith(("'", '"', "\\")):
+            return tuple(self.source.literal(body.start_byte, body.end_byte))
+        return self.spliced(body, body.start_byte, body.end_byte, in_quotes)
+
+    def read_command(self, node: Node, redirects: Iterable[Node] = (), document: Value | None = None) -> bool | None:
+        name = node.child_by_field_name("name")
         prefixes = [child for child in node.named_children if child.type == "variable_assignment"]
-        if prefixes and self._is_line_of_its_own(prefixes[-1], node.child_by_field_name("name")):
+        gap = self.source.text[prefixes[-1].end_byte : name.start_byte] if prefixes and name else b""
+        if b"\n" in gap.replace(b"\\\n", b""):
+            # The parser takes `A=1 B=2` on the line before for a part of the command.
             self._run(prefixes)
             prefixes = []
-        more, _, document = given or redirections(node, self)
-        words = tuple(self.words([*(child for child in node.named_children if not _NO_WORD.search(child.type)), *more]))
+        nodes = [*node.named_children]
+        for each in (*_redirects(node), *redirects):
+            # The parser has the words behind a redirection inside of it.
+            nodes += [*each.children_by_field_name("argument"), *each.children_by_field_name("destination")[1:]]
+        words = tuple(self.words(nodes))
         if not words:
             return self._run(prefixes)
-        before = self.variables
-        with self._in_shell(before):
+        with self._inside(self.source, self.variables.new_child()):
             self._run(prefixes)
-            assigned = {name: value for name, value in self.variables.items() if value is not before.get(name)}
+            assigned = self.variables.maps[0]
         self.exported_for_one |= assigned
-        return self._execute(words, document, assigned)
+        return self._execute(words, self.source.line(node), document, assigned)
 
-    def _is_line_of_its_own(self, assignment: Node, name: Node | None) -> bool:
-        """True for `A=1 B=2` on a line before the command, which the parser takes for a part of it."""
-        between = b"" if name is None else self.source.text[assignment.end_byte : name.start_byte]
-        return b"\n" in between.replace(b"\\\n", b"")
-
-    def _execute(self, words: tuple[Value, ...], document: Value | None, given: Mapping[str, Variable]) -> bool | None:
-        name = text_of(words[0])
-        self.budget.spend(sum(map(len, words)) + (2**30 if len(self.commands) >= _MOST_COMMANDS else 0))
-        if name in ("exit", "return"):
-            raise _End
+    def _execute(
+        self, words: tuple[Value, ...], line: int, document: Value | None, given: Mapping[str, Variable]
+    ) -> bool | None:
+        name, texts = text_of(words[0]), [*map(text_of, words)]
+        command = (*self._starter, *words)
+        self.budget.spend(400 + sum(map(len, command)))
         if name == "eval":
-            return self._eval(words)
-        if name in ("source", "."):
-            return self._source_file(words)
-        if name.startswith("--"):
-            self._note(f"Line {words[0][0].line}: {name} was not read; bash ends the command before it.")
-        self.commands.append((*self._starter, *words))
-        if name in self._functions:
-            self._call(name)
+            script = [piece for word in words[1:] for piece in (*word, Piece(" ", line))]
+            self.read_source(parse_value(self.budget.value(script), self.budget))
+            return None
+        if name.startswith("--") and self.commands:
+            self.notes.append(f"Line {line}: {name} was not read; bash ends the command before it.")
+            self.commands[-1] += tuple(doubted(word, "bash ends the command before it") for word in words)
+            return None
+        self.commands.append(command)
+        if called := [text for text in texts[:2] if text in self._functions]:  # the second one in `time f`
+            self._call(called[0])
+        elif name in ("source", "."):
+            self._source_file((words[1:2] or words)[0], line)
         elif name in ("cd", "pushd"):
             self.variables["PWD"] = unknown("the script changes the folder")
-        elif name == "let":
-            self._calculate(tuple(piece for word in words[1:] for piece in (*word, Piece(" ", 1))))
-        elif name in _READ_INPUT or (name == "printf" and "-v" in map(text_of, words)):
-            self._read_input(words, document)
-        elif (nested := _nested_script(words, document)) is not None and self._depth < _DEEPEST:
+        elif name in _SET_VARIABLES or (name == "printf" and "-v" in texts):
+            self._set_by(texts, line, document)
+        elif (nested := _nested_script(words, document)) is not None:
             self._nested(*nested, given)
-        self.files |= dict.fromkeys(json_files(words, document))
-        return None if doubt_of(words[0]) else True if name in _SUCCEED else False if name == "false" else None
+        self.files |= dict.fromkeys(_json_files(texts, document))
+        return None if doubt_of(words[0]) else _STATUS.get(name)
 
     def _nested(self, starter: tuple[Value, ...], script: Value, given: Mapping[str, Variable]) -> None:
-        """Read a script that another shell runs. Its commands have the words before them that start their ranks."""
+        """Read a script that another shell runs. Its commands have the words before it, which may start their ranks."""
         exported = {name: value for name, value in self.variables.items() if name in self.exported or name == "PWD"}
-        outer = self._starter
-        if any(posixpath.basename(text_of(word)) in _START_RANKS for word in starter[:3]):
-            self._starter = (*outer, *starter)
-            self.budget.spend(len(self._starter))
-        with self._in_shell({**exported, **given}):
-            self._read_source(parse_value(script, self.budget))
+        outer, self._starter = self._starter, (*self._starter, *starter)
+        with self._inside(self.source, ChainMap({**exported, **given})):
+            self.read_source(parse_value(script, self.budget))
         self._starter = outer
 
-    def _read_input(self, words: tuple[Value, ...], document: Value | None) -> None:
-        """`read`, `mapfile`, `printf -v`: they set variables to what is not in the script, but for a here-document that
-        is read as a whole."""
-        names = [text_of(word) for word in words[1:]]
-        why = unknown(f"it is read from input (line {words[0][0].line})")
-        self.variables |= dict.fromkeys((name for name in names if name.isidentifier()), why)
-        if document is not None and "-d" in names:
-            self.variables[names[-1]] = (document,)
+    def _set_by(self, words: Sequence[str], line: int, document: Value | None) -> None:
+        """`read`, `let`, `printf -v`: they set variables to what is not read, but for a here-document that `read -d`
+        takes as a whole."""
+        names = [re.search(r"[A-Za-z_]\w*", word) for word in words[1:] if not word.startswith("-")]
+        self.variables |= {name[0]: unknown(f"it is set by {words[0]} (line {line})") for name in names if name}
+        if document is not None and "-d" in words:
+            self.variables[words[-1]] = (document,)
 
-    def _eval(self, words: tuple[Value, ...]) -> bool | None:
-        script = [piece for word in words[1:] for piece in (*word, Piece(" ", words[0][0].line))]
-        if self._depth < _DEEPEST:
-            self._read_source(parse_value(self.budget.value(script), self.budget))
-        return None
-
-    def _source_file(self, words: tuple[Value, ...]) -> bool | None:
-        self.commands.append(words)
-        (name,) = words[1:2] or words[:1]
-        path, line = text_of(name), words[0][0].line
+    def _source_file(self, name: Value, line: int) -> None:
+        """Read a file in the script's folder, or below it, that the script itself does not write."""
+        path = posixpath.normpath(text_of(name))
+        is_readable = doubt_of(name) is None and path.partition("/")[0] not in ("", "..") and path not in self.files
         try:
-            is_known = doubt_of(name) is None and path_of(path) not in self.files
-            if self._read_file is None or self._depth >= _DEEPEST or not is_known:
+            if self._read_file is None or not is_readable:
                 raise OSError
-            text = self._read_file(path)
+            text = self._read_file(text_of(name))
         except (InputError, OSError):
-            named = path if _PLAIN_PATH.fullmatch(path) else f"The file that line {line} sources"
-            self._note(f"{named} was not read; what it sets is missing.")
-            return True
-        self.budget.spend(len(text))
-        with suppress(_End):
-            self._read_source(parse_script(text, self.budget, line))
-        return True
+            named = text_of(name) if _PLAIN_PATH.fullmatch(text_of(name)) else f"The file that line {line} sources"
+            self.notes.append(f"{named} was not read; what it sets is missing.")
+        else:
+            self.read_source(parse_script(text, self.budget, line))
+
+
+def _redirects(node: Node) -> Iterator[Node]:
+    """The redirections; the parser has those behind a here-document inside of it."""
+    for child in node.children_by_field_name("redirect"):
+        yield child
+        yield from _redirects(child)
+
+
+def _json_files(words: Sequence[str], document: Value | None) -> Iterator[str]:
+    """JSON files that a command is told, in its words or its here-document, and which it may write. A training only
+    reads its configuration."""
+    for part in re.split(r"[^\w./${}-]+", _DS_CONFIG.sub("", " ".join((*words, text_of(document or ()))))):
+        if part.endswith(".json"):
+            yield posixpath.normpath(part)
 
 
 def _nested_script(words: Sequence[Value], document: Value | None) -> tuple[tuple[Value, ...], Value] | None:

@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.importers.bash.budget import too_large
 from orchestrator.importers.bash.placeholders import has_placeholder_form
 from orchestrator.importers.bash.reader import Reader
-from orchestrator.importers.bash.values import Value, Variable, doubt_of, names_in, text_of
+from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, names_in, text_of, too_large
 
+Word = Piece
+"""A word of a command, expanded, in one piece; a part with an unknown value stays as written, `$` included.
 
-@dataclass(frozen=True)
-class Word:
-    """A word of a command, expanded; a part with an unknown value stays as written, `$` included.
-
-    `line` is the script's line, from 1, where the word is written: for an element of an array or a word of a string
-    of options, the line in there. `variables` are those whose values are in the word. `doubt` is the reason to ask
-    about the word, None where it can be believed.
-    """
-
-    text: str
-    line: int
-    variables: tuple[str, ...] = ()
-    doubt: str | None = None
+Its line is where it is written: for an element of an array or a word of a string of options, the line in there.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ def read_script(
     started_with = environment or {}
     try:
         reader = Reader(text, read_file, started_with)
-        reader.read()
+        reader.read_source(reader.source)
     except RecursionError:
         raise too_large("the script is nested too deeply", "is at most a few dozen levels deep") from None
     at_end = {name: reader.variables.get(name, value) for name, value in reader.exported.items()}
@@ -65,7 +55,7 @@ def read_script(
     certain = _certain(exported.items())
     return Script(
         tuple(tuple(map(_word, command)) for command in reader.commands),
-        tuple(reader.notes),
+        tuple(dict.fromkeys(reader.notes)),
         _certain(reader.variables.items()),
         certain,
         tuple(name for name in exported if name not in certain),

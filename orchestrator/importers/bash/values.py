@@ -1,18 +1,19 @@
-"""Values of shell variables: pieces of text with their lines, the variables that they come from, and doubts."""
+"""Values of shell variables: pieces of text with their lines, the variables that they come from, and doubts.
+
+The `Budget` limits their sizes, and the work that reading a script may cause.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from orchestrator.importers.bash.budget import Budget
+from search_spaces.errors import InputError
 
-UNSET = "the script does not set it"
-OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
+LARGEST_TEXT = 2**18
+"""Limit of characters of a script, and of any one value after expansion."""
+_LARGEST_WORK = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +56,13 @@ def unknown(reason: str, line: int = 1) -> Variable:
     return ((Piece("", line, doubt=reason, is_code=True),),)
 
 
-def size_of(variable: Variable) -> int:
-    """Number of pieces, to which the work of reading or changing a variable is proportional."""
-    return len(variable) + sum(map(len, variable))
-
-
 def taken_from(name: str, value: Value, written: str) -> Value:
     """The value where the variable is used as `written`."""
     return tuple(
-        Piece(
-            written if piece.is_code and not piece.text else piece.text,
-            piece.line,
-            piece.variables if name in piece.variables else (*piece.variables, name),
-            piece.doubt,
-            piece.is_code,
+        replace(
+            piece,
+            text=written if piece.is_code and not piece.text else piece.text,
+            variables=piece.variables if name in piece.variables else (*piece.variables, name),
         )
         for piece in value
     )
@@ -88,54 +82,62 @@ _WORDS = re.compile(r"\s+|(?:<[A-Za-z][^<>\n]*>|\S)+")
 """Words, and the blanks between them. `<a placeholder>` is one word."""
 
 
-def merged(
-    before: Mapping[str, Variable], after: Sequence[Mapping[str, Variable]], reason: str, budget: Budget
-) -> dict[str, Variable]:
-    """The variables after code that left them so in each of its branches.
+def either(old: Variable, values: Sequence[Variable], reason: str) -> Variable:
+    """A variable that was `old`, after branches of which any may have set it to one of the values.
 
-    One that a branch changes is in doubt. Of a list of options, what a branch adds to it is in doubt and the rest is
-    not; where a branch replaces it, all of them are.
+    It is in doubt. Of a list of options, what a branch adds is in doubt and the rest is not; where a branch replaces
+    the list, all of them are.
     """
-    found = dict(before)
-    budget.spend((1 + len(after)) * (64 + len(before)))
-    for name in dict.fromkeys(chain(before, *after)):
-        old = before.get(name)
-        changed = [value for branch in after if (value := branch.get(name)) is not old]
-        if changed:
-            budget.spend(4 * sum(size_of(value or ()) for value in (old, *changed)))
-            found[name] = unknown(reason) if None in changed else _either(old, [v for v in changed if v], reason)
-    return found
-
-
-def _either(old: Variable | None, values: Sequence[Variable], reason: str) -> Variable:
-    is_scalar = all(len(value) == 1 for value in (old or values[0], *values)) if values else False
-    before, *after = [value[0] if is_scalar and value else value for value in (old or (), *values)]
-    added = [_added(before, items) for items in after]
-    are_options = any(map(_starts_with_option, (before, *after)))
-    if None not in added and (are_options or any(map(_text, before))):
-        certain, others = before, added
+    is_scalar = all(len(value) == 1 for value in (old or values[0], *values))
+    before, *after = [
+        tuple((piece,) for element in value for piece in element) if is_scalar else value for value in (old, *values)
+    ]
+    are_options = any("".join(map(text_of, items)).lstrip().startswith("-") for items in (before, *after))
+    texts = [*map(text_of, before)]
+    is_longer = all([*map(text_of, items[: len(before)])] == texts for items in after)
+    if is_longer and (are_options or any(texts)):
+        certain, others = before, [items[len(before) :] for items in after]
     elif are_options:
         certain, others = (), [before, *after]
     else:
         return unknown(reason)
-    if is_scalar:
-        blank = Piece(" ", 1)
-        return ((*certain, *(piece for items in others for piece in doubted((blank, *(items or ())), reason))),)
-    return (*certain, *(doubted(element, reason) for items in others for element in items or ()))
+    between = ((Piece(" ", 1),),) if is_scalar else ()
+    items = (*certain, *(doubted(item, reason) for each in others for item in (*between, *each)))
+    return (tuple(piece for item in items for piece in item),) if is_scalar else items
 
 
-def _text(item: Any) -> str:
-    """Text of a piece or of an element."""
-    return item.text if isinstance(item, Piece) else text_of(item)
+class Budget:
+    """Steps that are left for reading a script and the files it sources."""
+
+    def __init__(self) -> None:
+        self.left = _LARGEST_WORK
+
+    def spend(self, amount: int) -> None:
+        """Spend this much. InputError if there is nothing left."""
+        self.left -= amount
+        if self.left < 0:
+            raise too_large("the script repeats itself too often", "is read in a bounded number of steps")
+
+    def spend_on(self, *variables: Variable) -> None:
+        """Spend the work of changing these, to whose elements and pieces it is proportional."""
+        self.spend(sum(len(variable) + sum(map(len, variable)) for variable in variables))
+
+    def value(self, pieces: Iterable[Piece | None]) -> Value:
+        """The pieces as a value, with a blank where they are None. InputError for one that is too long."""
+        filled = (Piece(" ", 1) if piece is None else piece for piece in pieces)
+        value = tuple(piece for piece in filled if piece.text or piece.doubt)
+        size = sum(len(piece.text) or 1 for piece in value)
+        require_size(size)
+        self.spend(16 + size + 8 * len(value) + sum(len(piece.variables) for piece in value))
+        return value
 
 
-def _starts_with_option(items: Iterable[Any]) -> bool:
-    return next((text for item in items if (text := _text(item).strip())), "").startswith("-")
+def require_size(size: int) -> None:
+    if size > LARGEST_TEXT:
+        rule = f"has at most {LARGEST_TEXT} characters, as written and with its variables filled in"
+        raise too_large(f"{size} characters", rule)
 
 
-def _added(old: Sequence[Any], new: Sequence[Any]) -> Sequence[Any] | None:
-    """What a list has before or behind an older one; None where the older one is not in it."""
-    count, texts = len(old), [*map(_text, old)]
-    if texts == [*map(_text, new[:count])]:
-        return new[count:]
-    return new[: len(new) - count] if texts == [*map(_text, new[len(new) - count :])] else None
+def too_large(message: str, rule: str) -> InputError:
+    fix = "give a script that only starts the training"
+    return InputError.of("script_size", message, rule=f"a launch script {rule}", fix=fix)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 
-from orchestrator.importers.bash.redirections import path_of
 from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.command_settings import default_notes
 from orchestrator.importers.deepspeed_config import CHARACTERISTIC_KEYS, read_ds_config
@@ -25,7 +26,7 @@ def named_ds_config(script: Script, options: Settings, read_file: ReadFile | Non
     configuration that the script writes.
     """
     named, files = options.given.get("deepspeed-config"), script.files
-    path = None if named is None else path_of(str(named.value))
+    path = None if named is None else posixpath.normpath(str(named.value))
     if path is not None and path in files:
         return _written(path, files[path], script)
     if named is not None and named.doubt is None:
@@ -47,7 +48,7 @@ def _written(path: str, document: Word | None, script: Script) -> ImportedConfig
     except InputError as error:
         return _unknown(f"The DeepSpeed config {path}, as the script writes it, is {error.problems[0].message}")
     config = read_ds_config(document.text)
-    return ImportedConfig(**{**vars(config), "notes": (*default_notes([document], script.defaults), *config.notes)})
+    return replace(config, notes=(*default_notes([document], script.defaults), *config.notes))
 
 
 def _beside(path: str, read_file: ReadFile | None) -> ImportedConfig:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.importers.expert_layers import expert_pattern
-from orchestrator.importers.megatron.stage_layout import LAYOUT, split_fields
 from orchestrator.importers.settings import FieldReaders, Setting, Settings
 from search_spaces.errors import InputError, Problem
+from search_spaces.layouts.pipeline_split import GivenSplit
 from trials.trainers.common.megatron_core import ACTIVATIONS, is_latent
 from trials.trainers.common.megatron_layout import has_experts
 from trials.trainers.table import Table
@@ -18,18 +19,86 @@ from trials.trainers.table import Table
 _MOST_LAYERS = 10_000
 
 
+# -- the pipeline layout: the modules of every model chunk, such as `Ettt|tttt|tttL`
+# megatron/core/transformer/pipeline_parallel_layer_layout.py
+
+_LAYOUT, _STAGES = "pipeline_model_parallel_layout", "pipeline_model_parallel_size"
+_SAID_BY_LAYOUT = (
+    "virtual_pipeline_model_parallel_size",
+    *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+    *("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
+)
+_LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+_LONGEST = 10_000
+"""Letters of a text whose groups are repeated; layers are repeated up to 999 times."""
+
+
 def core_settings(given: Mapping[str, Setting], table: Table, notes: list[str], leaves_open: bool) -> Settings:
-    """The settings by the core's names, with the fields that a pipeline layout says in its own way."""
+    """The settings by the core's names, with the fields that a pipeline layout says in its own way.
+
+    InputError for a layout that is none of a search file's.
+    """
     keys = Settings(given, table, notes, leaves_open)
-    if not keys.has(LAYOUT):
+    if not keys.has(_LAYOUT):
         return keys
-    name = "pipeline_model_parallel_size"
-    doubt = keys.given[LAYOUT].doubt or (keys.given[name].doubt if name in keys.given else None)
-    stages = None if doubt else keys.count(name) or keys.default(name, 1)
-    said = {} if keys.given[LAYOUT].doubt else split_fields(keys, stages)
-    whole = {field: replace(given[LAYOUT], value=value, doubt=doubt) for field, value in said.items()}
-    others = {name: setting for name, setting in given.items() if name != LAYOUT}
-    return Settings({**others, **(whole if stages or doubt else {})}, table, notes, leaves_open)
+    layout = given[_LAYOUT]
+    doubt = layout.doubt or (given[_STAGES].doubt if _STAGES in given else None)
+    stages = None if doubt else keys.count(_STAGES) or keys.default(_STAGES, 1)
+    texts = None if layout.doubt else texts_of(layout.value)
+    if not layout.doubt and (rule := _broken_rule(texts, stages, keys.count("num_layers"))):
+        raise InputError(keys.problem(_LAYOUT, rule))
+    values: Sequence[Any] = [layout.value] * len(_SAID_BY_LAYOUT)
+    if texts and stages and (split := GivenSplit.found(_layers_of(texts), stages)):
+        counted = (part in split.split for part in ("embedding", "loss"))
+        values = (len(texts) // stages, *counted, split.first, split.last)
+    elif not doubt:
+        doubt = f"{_STAGES} is not in the file"
+    pairs = zip(_SAID_BY_LAYOUT, values, strict=True)
+    said = {name: replace(layout, value=value, doubt=doubt) for name, value in pairs}
+    others = {name: setting for name, setting in given.items() if name != _LAYOUT}
+    return Settings({**others, **said}, table, notes, leaves_open)
+
+
+def _broken_rule(texts: list[str] | None, stages: int | None, num_layers: int | None) -> str | None:
+    """The first rule that a layout breaks."""
+    if texts is None or not re.fullmatch("E[^EL]*L", "".join(texts)):
+        return "the text has E, then a t for each layer and an m for each further token's, then L, and | between chunks"
+    layers = _layers_of(texts)
+    if stages and len(layers) % stages:
+        return "every pipeline stage has as many chunks of the layout"
+    if num_layers not in (None, sum(layers)):
+        return "the layout has as many t as the model has layers"
+    if 0 in layers:
+        return "every model chunk has a layer: none has the embedding, the loss or further tokens alone"
+    if "m" in "".join(texts[:-1]):
+        return "layers of further tokens are in the chunk of the loss"
+    if stages and GivenSplit.found(layers, stages) is None:
+        return (
+            "all chunks have the same number of layers, but for pipeline_split, which counts the embedding or the loss"
+            " as one, or for the first and the last stage, whose layers are first_stage_layers and last_stage_layers"
+        )
+    return None
+
+
+def texts_of(value: Any) -> list[str] | None:
+    """Letters of the modules of each chunk, of text or of lists of names; None for another value."""
+    if isinstance(value, list):
+        chunks = (chunk if isinstance(chunk, list) else [chunk] for chunk in value)
+        value = "|".join("".join(_LETTERS.get(str(name), "?") for name in chunk) for chunk in chunks)
+    text = _repeated(r"\(([^)]+)\)\*(\d{1,3})", str(value).replace(",", ""))
+    text = _repeated(r"([^*|])\*(\d{1,3})", text) if len(text) <= _LONGEST else ""
+    return text.split("|") if re.fullmatch("[EtmL|]+", text) else None
+
+
+def _repeated(pattern: str, text: str) -> str:
+    return re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+
+
+def _layers_of(texts: Sequence[str]) -> tuple[int, ...]:
+    return tuple(text.count("t") for text in texts)
+
+
+# -- experts, and what trials do otherwise
 
 
 def _layers(keys: Settings, index: int) -> int | None:
@@ -82,12 +151,8 @@ EXPERT_LAYERS: FieldReaders = {
 def differences(keys: Settings) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     name = keys.text("activation_func")
-    if (
-        name
-        and keys.in_doubt.count("activation") == 0
-        and name not in ACTIVATIONS
-        and not keys.has("glu_linear_offset")
-    ):
+    is_known = name in (None, *ACTIVATIONS) or keys.has("glu_linear_offset")
+    if not is_known and "activation" not in keys.in_doubt:
         yield f"{keys.key('activation_func')} is {name}; the MLP of trials has SiLU with a gate, else GELU."
     if is_latent(keys) and not keys.has("qk_layernorm") and keys.default("qk_layernorm", True):
         yield "The latent vectors of trials are normalised; without qk_layernorm those of the training are not."

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from orchestrator.importers.bash.script import Script, Word
@@ -15,22 +15,30 @@ from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.importers.megatron.ds_config import named_ds_config
 from orchestrator.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
-from orchestrator.importers.megatron.programs import program_notes, program_problems
 from orchestrator.importers.ranks import ranks_of
 from orchestrator.importers.rows import read_rows
-from orchestrator.importers.settings import Setting, Settings
+from orchestrator.importers.settings import CODE, Setting, Settings
 from orchestrator.importers.slurm_header import SlurmHeader
 from orchestrator.importers.source_file import ReadFile
-from search_spaces.errors import InputError
-from trials.trainers.common import megatron_options as lm
-from trials.trainers.common.megatron_spelling import Spelling
+from search_spaces.errors import InputError, Problem
+from trials.trainers.common.megatron_options import MEGATRON_LM, CommandLine, num_tokens
 from trials.trainers.common.options import option_names
-from trials.trainers.megatron_deepspeed import options as deepspeed
+from trials.trainers.megatron_deepspeed.options import MEGATRON_DEEPSPEED
 
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
 _OF_DEEPSPEED = ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing")
 _CHARACTERISTIC_OPTIONS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
 _CHUNKS, _LAYERS_A_CHUNK = "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"
+
+
+_OTHER_PROGRAMS = re.compile(
+    r"bert|t5|ict|retro|biencoder|orqa|mamba|hybrid|ssm|vlm|vision|multimodal|mimo|dino|clip|_rl\b|grpo|rlhf|dpo|sft"
+    r"|generat|inference|serv|evaluat|mmlu|convert|checkpoint|merge|preprocess|quantiz|prune|export|interop|inspect"
+    r"|prepare|download|tasks/|detxoify|post_training|distill|race|glue|finetune|(^|/)tools/|analy[sz]e|simple_mcore"
+)
+"""Programs that pretrain no GPT, by their path."""
+_GPT_PROGRAM = re.compile(r"(pretrain|train)_?(gpt|llama)\w{0,80}\.py$")
+"""pretrain_gpt.py and programs named like it."""
 
 
 def num_characteristic_options(words: Sequence[Word]) -> int:
@@ -49,12 +57,12 @@ def read_megatron_command(
     """
     texts = [word.text for word in words]
     is_deepspeed = bool(option_names(texts) & {*_DEEPSPEED_MARKS})
-    table = deepspeed.MEGATRON_DEEPSPEED if is_deepspeed else lm.MEGATRON_LM
-    spelling = deepspeed.DEEPSPEED_SPELLING if is_deepspeed else lm.LM_SPELLING
-    options = command_settings(words, replace(table, flags=table.flags | LAUNCHER.flags), script)
-    fields = _fields(options, spelling)
+    command = MEGATRON_DEEPSPEED if is_deepspeed else MEGATRON_LM
+    table = command.table
+    options = command_settings(words, replace(table, flags=command.switches | LAUNCHER.flags), script)
+    fields = _fields(options, command)
     refused = Settings(options.given, LAUNCHER).problems(), Settings(fields, table).problems()
-    if problems := [*program_problems(texts), *chain(*refused)]:
+    if problems := [*_other_training(texts), *chain(*refused)]:
         raise InputError(*problems)
     keys = core_settings(fields, table, options.notes, leaves_open=False)
     read = read_rows(table, keys, {} if is_deepspeed else EXPERT_LAYERS)
@@ -71,8 +79,9 @@ def read_megatron_command(
     changed = tuple(changes(keys, layout))
     differing = [*_vocabulary(keys), *differences(keys), *_of_the_command(keys, model, layout, is_deepspeed)]
     kept = _kept(options, keys, model, is_deepspeed)
+    kept_fields = [name for name in keys.unread() if keys.key(name).removeprefix("--") in kept | {*_OF_DEEPSPEED}]
     of_the_config = config.notes if config else ()
-    notes = [*options.notes, *of_the_config, *program_notes(texts), *differing, *_not_read(keys, kept)]
+    notes = [*options.notes, *of_the_config, *_unknown_program(texts), *differing, *keys.not_read(kept=kept_fields)]
     source = "megatron-deepspeed" if is_deepspeed else "megatron-lm"
     return ImportedConfig(
         source,
@@ -90,12 +99,37 @@ def read_megatron_command(
     )
 
 
+def _other_training(words: Sequence[str]) -> Iterator[Problem]:
+    """A problem if the command starts another program of Megatron's than a GPT's."""
+    for program in _other_program(words):
+        if _OTHER_PROGRAMS.search(program.replace(".", "/")):
+            yield Problem(
+                CODE,
+                f"starts {program}, which pretrains no GPT",
+                rule="a search trains a decoder-only GPT, as pretrain_gpt.py does",
+                fix="give a script that starts pretrain_gpt.py",
+            )
+
+
+def _unknown_program(words: Sequence[str]) -> Iterator[str]:
+    """A note on a program that is not known."""
+    for program in _other_program(words):
+        yield f"{program} is taken for a program that trains a decoder-only GPT, as pretrain_gpt.py does."
+
+
+def _other_program(words: Sequence[str]) -> Iterator[str]:
+    """The Python program or module that the command starts, if it is not named like a GPT's and can be seen."""
+    is_module = [before == "-m" and not word.startswith("torch.distributed") for before, word in pairwise(("", *words))]
+    programs = (word for word, module in zip(words, is_module, strict=True) if module or word.endswith(".py"))
+    yield from (program for program in islice(programs, 1) if not _GPT_PROGRAM.search(program))
+
+
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 
-def _fields(options: Settings, spelling: Spelling) -> dict[str, Setting]:
-    """The options by the core's names; flags prevail over options with a value. An option whose name is not known,
-    `--$DTYPE`, is nearly always that of the precision."""
+def _fields(options: Settings, command: CommandLine) -> dict[str, Setting]:
+    """The options by the core's names; flags prevail over options with a value, as a note says. An option whose name is
+    not known, `--$DTYPE`, is nearly always that of the precision."""
     found: dict[str, Setting] = {}
     unnamed = {*options.unnamed}
     for option, setting in sorted(options.given.items(), key=lambda each: each[1].value is True):
@@ -103,8 +137,10 @@ def _fields(options: Settings, spelling: Spelling) -> dict[str, Setting]:
         if option in unnamed:
             found["bf16" if not found.keys() & {"bf16", "fp16"} else option] = named
         elif option not in LAUNCHER_OPTIONS:
-            said = spelling.fields(option, setting.value)
-            found |= {name: replace(named, value=value) for name, value in said.items()}
+            for name, value in command.fields(option, setting.value).items():
+                if name in found and found[name].value != value:
+                    options.notes.append(f"{found[name].key} was not used: {named.key} says it, too.")
+                found[name] = replace(named, value=value)
     if _LAYERS_A_CHUNK in found and _CHUNKS not in found:
         found[_CHUNKS] = _chunks(Settings(found, options.table, options.notes))
         del found[_LAYERS_A_CHUNK]
@@ -121,7 +157,7 @@ def _chunks(keys: Settings) -> Setting:
     return replace(keys.given[_LAYERS_A_CHUNK], value=known, doubt=doubt)
 
 
-_READ_AND_KEPT = ("tokenizer-type", "vocab-size", "transformer-impl", "attention-dropout", "hidden-dropout")
+_READ_AND_KEPT = ("tokenizer-type", "vocab-size", "transformer-impl")
 _BALANCING = ("moe-router-load-balancing-type", "moe-aux-loss-coeff")
 _NOT_KEPT = re.compile(
     r"(no-)?(save|load|log|eval|exit|profile|tensorboard|wandb|one-logger|non-persistent)(-|$).*|.*(ckpt|-save-).*"
@@ -137,7 +173,7 @@ def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepsp
     secret is not among them."""
     kept = {keys.key(name).removeprefix("--") for name in keys.unread()} - {*options.unnamed}
     kept |= {*_READ_AND_KEPT, *(() if "aux_loss_coefficient" in model else _BALANCING)}
-    why_not = (deepspeed if is_deepspeed else lm).unsupported_option_reason
+    why_not = (MEGATRON_DEEPSPEED if is_deepspeed else MEGATRON_LM).refusal
     return {
         name
         for name, setting in options.given.items()
@@ -147,12 +183,6 @@ def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepsp
         and not _NOT_KEPT.fullmatch(name)
         and not (is_deepspeed and name == "clip-grad")
     }
-
-
-def _not_read(keys: Settings, kept: Set[str]) -> Iterator[str]:
-    names = dict.fromkeys(keys.key(name) for name in keys.unread())
-    if left := [name for name in names if name.removeprefix("--") not in kept | {*_OF_DEEPSPEED}]:
-        yield f"Not read: {', '.join(left)}."
 
 
 def _default_dropouts(options: Settings) -> Iterator[str]:
@@ -183,7 +213,7 @@ def _vocabulary(keys: Settings) -> Iterator[str]:
         return
     if tokenizer in (None, "GPT2BPETokenizer"):
         unused = "; --vocab-size is not used" if stated else ""
-        yield f"vocab_size: {lm.num_tokens(keys)} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
+        yield f"vocab_size: {num_tokens(keys)} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
     elif stated is None:
         yield "vocab_size is not in the script: the tokenizer decides it."
     elif tokenizer not in ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer"):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.importers.batch import complete_batch
 from orchestrator.importers.imported_config import ImportedConfig
 from orchestrator.importers.ranks import Ranks
 from orchestrator.importers.rows import ReadFields, read_rows
@@ -52,29 +51,19 @@ def imported_settings(
     if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     read = read_rows(table, keys)
+    read.cluster.update(num_nodes=ranks.num_nodes, gpus_per_node=ranks.gpus_per_node)
+    read.origins.update(ranks.origins)
     model, layout = read.model, read.layout
     left_open = _left_open(layout) if unread else ()
-    batch = _batch(keys, read, ranks, unread)
+    _settle_batch(keys, read, unread)
     _settle_shards(layout)
     changed = (*_of_the_split(keys, model, layout), *_changes(keys))
-    notes = [*keys.notes, *_differences(keys, layout), *keys.not_read(kept=_KNOWN)]
+    notes = [*_differences(keys, layout), *keys.not_read(kept=_KNOWN)]
     if unread:
-        notes.insert(0, f"{unread} was not read, as its saved JSON can be; it decides {', '.join(left_open)} and more.")
-    of_batch = {"global_batch_size": "the local batch of every data-parallel rank"} if batch else {}
-    return ImportedConfig(
-        TORCHTITAN,
-        model,
-        layout,
-        batch,
-        ranks.num_nodes,
-        ranks.gpus_per_node,
-        origins={**of_batch, **read.origins, **ranks.origins},
-        notes=tuple(dict.fromkeys(notes)),
-        engine=TORCHTITAN,
-        left_open=left_open,
-        in_doubt=tuple(keys.in_doubt),
-        changed=changed,
-    )
+        keys.notes.insert(
+            0, f"{unread} was not read, as its saved JSON can be; it decides {', '.join(left_open)} and more."
+        )
+    return read.imported(TORCHTITAN, keys, notes, engine=TORCHTITAN, left_open=left_open, changed=changed)
 
 
 _KNOWN = {*DEFAULTS, "activation_checkpoint.layers", f"{_P}pipeline_parallel_layers_per_stage", LISTS, TOKENS["passes"]}
@@ -82,20 +71,19 @@ _KNOWN = {*DEFAULTS, "activation_checkpoint.layers", f"{_P}pipeline_parallel_lay
 _OF_A_BATCH = re.compile(r"(training|parallelism)\..*(batch|token)\w*")
 
 
-def _batch(keys: Settings, read: ReadFields, ranks: Ranks, unread: str | None) -> int | None:
-    """The global batch; None where a configuration that was not read may say it, or an option that no row has, and for
-    tokens that are no whole sequences."""
-    layout, stated = read.layout, read.top.get("global_batch_size")
-    is_uneven = is_in_tokens(keys) and "micro_batch_size" not in {*layout, *keys.in_doubt}
+def _settle_batch(keys: Settings, read: ReadFields, unread: str | None) -> None:
+    """Complete the batch, and leave it open where a configuration that was not read may say it, or an option that no
+    row has, and for tokens that are no whole sequences."""
+    is_uneven = is_in_tokens(keys) and "micro_batch_size" not in {*read.layout, *keys.in_doubt}
     if is_uneven or any(map(_OF_A_BATCH.fullmatch, keys.unread(_KNOWN))):
         keys.notes.append("The batch is not in whole sequences, or an option that is not read decides it: fill it in.")
         keys.in_doubt += ("micro_batch_size", "grad_accum_steps", "global_batch_size")
-        stated = None
-    elif unread and not stated:
+    elif unread and "global_batch_size" not in read.top:
         keys.in_doubt += ("grad_accum_steps", "global_batch_size")
     for name in keys.in_doubt:
-        layout.pop(name, None)
-    return complete_batch(layout, stated, ranks.num_nodes, ranks.gpus_per_node, keys.in_doubt)
+        read.layout.pop(name, None)
+        read.top.pop(name, None)
+    read.complete(keys, "the local batch of every data-parallel rank")
 
 
 def _settle_shards(layout: dict[str, Any]) -> None:
@@ -124,6 +112,11 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         yield f"The training converts {', '.join(words) or 'every linear layer'} to mxfp8; {_IN_TRIALS}."
     if keys.has("loss.num_chunks"):
         yield "The training computes the loss in chunks of the sequence; trials compute it at once."
+    if keys.value(f"{_T}disable_cuda_graphs") is False and stages(keys) == 1:
+        yield (
+            "The training captures each pass in a CUDA graph, torchtitan's default; trials, the baseline included, run"
+            " without (training.disable_cuda_graphs)."
+        )
     if keys.text(f"{_M}attn_backend") == "flex_flash":
         yield "FlexAttention has another backend (flex_flash) in the training; trials take its own."
     if keys.has("compile.enable") and "model" not in components(keys):
@@ -145,11 +138,9 @@ _IN_TRIALS = "trials multiply all in 8 bits but the head and routers"
 
 def _changes(keys: Settings) -> Iterator[Problem]:
     """Problems with values of the layout that trials would train otherwise."""
-    dtype, graphs = f"{_T}dtype", f"{_T}disable_cuda_graphs"
+    dtype = f"{_T}dtype"
     if keys.text(dtype) == "bfloat16":
         yield keys.problem(dtype, "trials have weights, gradients and optimizer states in fp32", "set it to float32")
-    if keys.value(graphs) is False and stages(keys) == 1:
-        yield keys.problem(graphs, "trials run without CUDA graphs", "set it to true")
 
 
 def _of_the_split(keys: Settings, model: Mapping[str, Any], layout: dict[str, Any]) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from orchestrator.importers.torchtitan.config import imported_settings
 from search_spaces.errors import InputError
 from trials.trainers.table import Values
 from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
-from trials.trainers.torchtitan.module import EXPORTED, FUNCTION, NAME
+from trials.trainers.torchtitan.trainer import EXPORTED, FUNCTION, NAME
 
 
 def read_module(text: str) -> ImportedConfig:

@@ -33,7 +33,7 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
         options=with_launch(options, settings),
         exclude=request.exclude,
         is_first=request.is_first,
-        is_repeat=request.may_share_job,
+        is_repeat=request.is_repeat,
         folders=(str(search),) if code.is_relative_to(search) else (str(search), str(code)),
         prefix=settings.prefix,
     )

@@ -71,7 +71,7 @@ class SlurmLauncher(Launcher):
     def cancel(self, keys: Iterable[str]) -> set[str]:
         return self._canceller.cancel(keys)
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1, may_share_job: bool = False) -> float:
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
         """Add what Slurm adds to a limit: whole minutes, OverTimeLimit, the interval of its checks, and KillWait."""
         settings = self._queries.settings()
         if settings is None:

@@ -77,7 +77,7 @@ class PilotPool:
         self.pilots: list[Pilot] = []
         self._slurm = slurm
         self._options = options
-        self._rules = rules
+        self.rules = rules
         self._queries = queries
         self._remaining_work = remaining_work
         self._search: SearchFolder | None = None
@@ -86,12 +86,6 @@ class PilotPool:
         self._folders = HangGuard(FOLDER_TIMEOUT_S)
         self._submissions = Submissions(slurm, options, queries, handover, make=pilot_job, write=write_pilot_files)
         self._monitor = JobMonitor(slurm, queries, self._submissions)
-
-    @property
-    def rules(self) -> PilotRules:
-        """Rules of the next pilot."""
-        num_nodes = self._remaining_work().num_nodes
-        return self._rules if num_nodes is None else replace(self._rules, num_nodes=num_nodes)
 
     # -- those of an earlier driver
 

@@ -283,7 +283,7 @@ class SlurmPilotLauncher(Launcher):
         self._canceller.cancel_unresponsive([wanted[key] for key in left])
         return left
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1, may_share_job: bool = False) -> float:
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
         """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold and is not booked."""
         unbooked_node_s = self.unbooked_node_s()
         return max_share_s(self._pool.rules, time_limit_s, num_nodes, unbooked_node_s)

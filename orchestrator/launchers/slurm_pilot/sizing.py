@@ -53,8 +53,7 @@ class PilotRules:
 class RemainingWork:
     """Remaining work of the search: attempts, how many at once, and limits (None: no limit).
 
-    `booked` are the pilots whose end is in the search's record. `num_nodes` are the nodes of a pilot for this work;
-    None for those of the rules.
+    `booked` are the pilots whose end is in the search's record.
     """
 
     attempts: int
@@ -62,7 +61,6 @@ class RemainingWork:
     node_hours: float | None = None
     wall_s: float | None = None
     booked: Collection[str] = ()
-    num_nodes: int | None = None
 
 
 def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> int:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -243,10 +241,10 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "not JSON"),
+        (b"{", "not a JSON object"),
         (b"", "starts from a launch script, a Hugging Face config.json"),
-        (b'{"a": ' * 5000, "nested too deep"),
-        (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
+        (b'{"a": ' * 5000, "more than 60 levels"),
+        (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a number of at most"),
         (b'{"a": 1}', "neither a Hugging Face config.json nor GPT-NeoX"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"{" + b" " * 2**20, "larger than"),
@@ -271,69 +269,10 @@ def test_a_search_for_a_site_names_it_and_is_one_on_slurm(tmp_path, site):
     assert loaded(tmp_path, text).launcher == spec.launcher
 
 
-NEMO_GRID = """\
-train_settings:
-  model_size_in_b: 5 # unit in billion parameters
-  num_nodes: 2
-  gpus_per_node: 8
-  seq_length: 2048
-  tensor_parallel_sizes: [1, 2, 4]
-  pipeline_parallel_sizes: auto
-  context_parallel_sizes: [1, 2]
-  act_ckpt_layers: [0, 1]
-"""
-BRIDGE_GRID = """\
-test_template_name = "MegatronBridge"
-
-[cmd_args]
-gpu_type = "h100"
-hf_token = "not-to-be-copied"
-gpus_per_node = 8
-num_gpus = 16
-compute_dtype = "fp8_cs"
-mb = "2"
-gb = 512
-"""
-
-
-def grid_from(folder: Path, name: str, text: str) -> tuple[dict[str, Any], str]:
-    """The search and its notes."""
-    (folder / name).write_text(text)
-    made, notes = render_from(folder / name)
-    assert "not-to-be-copied" not in made
-    return yaml.safe_load(made), " ".join(notes)
-
-
-def test_a_grid_of_nemo_becomes_the_axes_of_a_search(tmp_path):
-    search, told = grid_from(tmp_path, "5b.yaml", NEMO_GRID)
-    axes = {"tensor_parallel": [1, 2, 4], "pipeline_parallel": [1, 2, 4, 8, 16]}
-    assert (axes | {"activation_checkpointing": ["none", "full"]}).items() <= search["space"].items()
-    assert (search["cluster"]["num_nodes"], search["model"]["seq_length"], search["name"]) == (2, 2048, "5b")
-    assert "a model of 5 billion parameters: num_layers, hidden_size" in told
-    assert "Only context_parallel_sizes 1 is tried" in told
-
-
-def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
-    search, told = grid_from(tmp_path, "bridge.toml", BRIDGE_GRID)
-    assert search["cluster"] == {"accelerator": "h100-80gb", "gpus_per_node": 8, "num_nodes": 2}
-    assert (search["global_batch_size"], search["space"]["micro_batch_size"]) == (512, [2])
-    assert "Parlay's trainer does not support precision fp8_cs: bf16 is used." in told
-
-
-@pytest.mark.bad_input(12)
-@pytest.mark.parametrize(
-    ("name", "text", "key", "told"),
-    [
-        ("a.yaml", NEMO_GRID.replace("[1, 2, 4]", "[1, two]"), "tensor_parallel_sizes", "is [1, 'two']"),
-        ("a.toml", BRIDGE_GRID.replace('"2"', "[0]"), "mb", "is [0]"),
-    ],
-)
-def test_a_grid_that_cannot_be_is_refused_with_its_key(tmp_path, name, text, key, told):
-    with pytest.raises(InputError) as refused:
-        grid_from(tmp_path, name, text)
-    assert told in str(refused.value)
-    assert refused.value.problems[0].key == key
-    assert refused.value.problems[0].file == str(tmp_path / name)
+def test_a_yaml_that_is_no_trainers_says_what_it_is(tmp_path):
+    (tmp_path / "s.yaml").write_text("name: mine\nspace: {}\n")
+    with pytest.raises(InputError, match="this is a search file: use it directly"):
+        render_from(tmp_path / "s.yaml")
 
 
 def test_each_value_with_an_origin_has_a_row_and_one_to_fill_in_says_so():

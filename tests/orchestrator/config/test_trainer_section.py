@@ -136,16 +136,18 @@ def test_what_contradicts_the_trainer_is_refused(folder, changes, key):
 @pytest.mark.parametrize(
     ("kind", "keys", "told"),
     [
-        ("nanotron", "sliding_window_size: 128", "sliding_window_size is 128; the model has null"),
+        ("nanotron", "sliding_window_size: 128", "sliding_window_size is 128"),
         ("nanotron", "hidden_act: silu", "hidden_act is 'silu'; the model has 'gelu_pytorch_tanh'"),
-        ("nanotron", "no_rope_layer: 4", "no_rope_layer is 4; the model has null"),
+        ("nanotron", "no_rope_layer: 4", "no_rope_layer is 4"),
         (
             "nanotron",
             "hidden_act: gelu_pytorch_tanh, attention_bias: false, rope_scaling: null, moe_config: null",
             None,
         ),
         ("gpt-neox", "activation: relu", "activation is 'relu'; the model has 'gelu'"),
-        ("gpt-neox", "sliding-window-width: 128", "sliding_window_width is 128; the model has null"),
+        ("gpt-neox", "sliding-window-width: 128", "sliding_window_width is 128"),
+        ("gpt-neox", "use_mup: true", "use_mup is true"),
+        ("gpt-neox", "mlp_type: llama", "mlp_type is 'llama'; the model has 'regular'"),
         ("gpt-neox", "activation: gelu, sliding_window_width: null, moe-num-experts: 1", None),
     ],
 )

@@ -32,9 +32,11 @@ def test_a_configuration_has_the_engine_of_its_type_and_what_it_does_not_say_is_
     found = read(config | {"deepspeed_config": {**config.get("deepspeed_config", {}), "zero3_init_flag": True}})
     assert looks_like_accelerate(config)
     assert (found.engine, found.global_batch_size) == (engine, None)
-    assert found.notes[0] == "The model and the micro-batch are in the training script, not in the file."
-    assert found.notes[1].startswith("Not read: ")
-    assert "deepspeed_config.zero3_init_flag" in found.notes[1]
+    release, program, unread = found.notes
+    assert release == "Defaults are those of accelerate 1.15.0."
+    assert program == "The model and the micro-batch are in the training script, not in the file."
+    assert unread.startswith("Not read: ")
+    assert "deepspeed_config.zero3_init_flag" in unread
     assert found.origins["baseline.precision"].startswith("mixed_precision (line ")
     assert ("attention_kernel" in found.left_open) == (config is not MEGATRON)
 
@@ -97,8 +99,13 @@ def test_with_fsdp_2_transformer_engine_multiplies_in_bf16_with_a_note():
         (FSDP, "parallelism_config", {"parallelism_config_cp_size": 8}, "context parallelism"),
         (FSDP, "parallelism_config", {"parallelism_config_dp_shard_size": 2}, "num_nodes x gpus_per_node"),
         (DEEPSPEED, "parallelism_config", {"parallelism_config_sp_size": 2}, "Ulysses"),
-        (DEEPSPEED, "parallelism_config", {"parallelism_config_dp_replicate_size": 2}, "data_parallel_replicas is 1"),
-        (DEEPSPEED, "deepspeed_config.offload_optimizer_device", "nvme", "offload is none or optimizer"),
+        (
+            DEEPSPEED,
+            "parallelism_config",
+            {"parallelism_config_dp_replicate_size": 2},
+            "data_parallel_replicas is written 1",
+        ),
+        (DEEPSPEED, "deepspeed_config.offload_optimizer_device", "nvme", "offload is written none or cpu"),
         (MEGATRON, "megatron_lm_config.megatron_lm_attention_backend", "ring", "attention_kernel is math or flash"),
         (MEGATRON, "megatron_lm_config.megatron_lm_tp_degree", 3, "num_nodes x gpus_per_node"),
         (FSDP, "dynamo_backend", "EAGER", "torch_compile is the inductor's"),

@@ -24,7 +24,7 @@ def test_a_configuration_gives_layout_and_batch_and_names_what_is_not_read():
     said = {"data_parallel": 4, "micro_batch_size": 2, "grad_accum_steps": 4, "zero_stage": 2, "precision": "bf16"}
     assert found.layout == said | {"offload": "none", "overlap_comm": False, "gradients_in_bf16": False}
     assert found.global_batch_size == 32
-    assert found.notes == ("Not read: optimizer.params.torch_adam.",)
+    assert found.notes == ("Defaults are those of DeepSpeed 0.19.", "Not read: optimizer.params.torch_adam.")
     assert found.origins["baseline.zero_stage"] == "zero_optimization.stage"
     assert found.origins["global_batch_size"] == "train_batch_size"
 
@@ -36,6 +36,7 @@ def test_auto_and_missing_values_are_reported_and_left_out():
     assert found.notes == (
         "train_batch_size is 'auto', which was not used: the program that starts DeepSpeed sets it.",
         "bf16.enabled is 'auto', which was not used: the program that starts DeepSpeed sets it.",
+        "Defaults are those of DeepSpeed 0.19.",
         "gradient_accumulation_steps is not in the file: DeepSpeed derives it from the ranks.",
     )
     assert found.left_open == ("activation_checkpointing", "attention_kernel", "precision")
@@ -66,7 +67,7 @@ def test_a_key_sets_its_layout_field(config, field, expected):
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("zero_optimization.stage", 4, "zero_stage is 0 or 1 or 2 or 3"),
+        ("zero_optimization.stage", 4, "zero_stage is written 0, 1, 2 or 3"),
         ("zero_optimization.offload_optimizer.ratio", 0.3, "offload moves the whole optimizer"),
         ("zero_optimization.reduce_bucket_size", -1, "a number of elements above 0"),
         ("zero_optimization.zero_quantized_weights", True, "quantized weights"),
@@ -84,7 +85,7 @@ def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
 
 
 def test_differences_are_noted():
-    (note,) = read(with_key(BASE, "optimizer.type", "OneBitAdam")).notes
+    _, note = read(with_key(BASE, "optimizer.type", "OneBitAdam")).notes
     assert note.startswith("optimizer.type is OneBitAdam; trials train with AdamW")
     notes = read(with_key(BASE, "torch_autocast.enabled", True)).notes
     assert any(each.startswith("torch_autocast keeps parameters and gradients in fp32") for each in notes)

@@ -80,9 +80,10 @@ def test_defaults_are_those_of_gpt_neox_and_open_in_one_of_several_files():
     ("keys", "rule"),
     [
         ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
-        ({"pos_emb": "alibi"}, "position_embedding is learned or rotary"),
+        ({"pos_emb": "alibi"}, "position_embedding is written learned or rotary"),
+        ({"mlp_type": "llama", "activation": "silu"}, "has its gate by its activation, swiglu"),
         ({"activation": "mish"}, "one of silu, relu, gelu"),
-        ({"use_qk_layernorm": True}, "qk_norm is false"),
+        ({"use_qk_layernorm": True}, "qk_norm is written false"),
         ({"train_impl": "dpo"}, "a search pretrains a GPT"),
         ({"use_bias_in_mlp": False}, "both have biases, or neither has"),
         ({"pipe_partition_method": "parameters", "pipe_parallel_size": 2}, "uneven pipeline stages"),

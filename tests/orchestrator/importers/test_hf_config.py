@@ -55,7 +55,7 @@ def test_absent_keys_have_the_values_that_transformers_gives_them(kind, others):
     found, whole = read({"model_type": kind, **others}), read(config.to_dict())
     assert found.model == whole.model
     assert {note for note in {*found.notes} ^ {*whole.notes} if not note.startswith("Not read")} == set()
-    assert FAMILIES[kind].also == config.attribute_map
+    assert FAMILIES[kind].written == config.attribute_map
 
 
 def test_the_longest_sequence_is_not_taken_for_the_length_of_training():

@@ -14,6 +14,7 @@ BASE = {
     "parallelism": {"dp": 2, "tp": 2, "pp": 2},
     "tokens": {"sequence_length": 128, "micro_batch_size": 1, "batch_accumulation_per_replica": 4},
 }
+PARALLELISM = {**BASE["parallelism"], "moe_layer_recompute": True, "tp_recompute_allgather": True}
 
 
 def read(name: str, value: Any):
@@ -24,6 +25,9 @@ def test_what_no_row_has_stays_in_the_template_and_is_named():
     found = read("optimizer.clip_grad", 0.5)
     assert "Not read, kept in the template: optimizer.clip_grad." in found.notes
     assert found.layout == read_nanotron(yaml.safe_dump(BASE)).layout
+    notes = read("general", {"project": "a", "run": "b"}).notes + read("parallelism", PARALLELISM).notes
+    assert "Not read, kept in the template: general (2)." in notes
+    assert "Not read, kept in the template: parallelism (moe_layer_recompute, tp_recompute_allgather)." in notes
 
 
 def test_defaults_are_those_of_nanotron():
@@ -40,16 +44,18 @@ def test_defaults_are_those_of_nanotron():
     [
         ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
         ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),
-        ("model.dtype", "float64", "precision is bf16 or fp16"),
-        ("optimizer.zero_stage", 3, "zero_stage is 0 or 1"),
+        ("model.dtype", "float64", "precision is written bfloat16, float16 or float32"),
+        ("parallelism.tp_mode", "SCATTER", "sequence_parallel is written ALL_REDUCE or REDUCE_SCATTER"),
+        ("optimizer.zero_stage", 3, "zero_stage is written 0 or 1"),
         ("parallelism.expert_parallel_size", 2, "experts are not read"),
+        ("model.model_config.rope_scaling", {"factor": 8.0}, "no field of the model section expresses it"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):
     with pytest.raises(InputError, match=rule) as refused:
         read(name, value)
     (problem,) = refused.value.problems
-    assert problem.key == name
+    assert problem.key.startswith(name)
     assert problem.line
 
 

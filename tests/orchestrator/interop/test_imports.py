@@ -253,11 +253,11 @@ def test_failures_are_told_apart_and_what_never_ended_is_counted(on_gpus, tmp_pa
 @pytest.mark.parametrize(
     ("file", "text", "told"),
     [
-        ("exp.json", "[]", "exp.json: holds a list"),
+        ("exp.json", "[]", "exp.json: not a JSON object"),
         ("exp.json", '{"num_gpus": 0, "num_nodes": 1}', "exp.json: num_gpus: is 0"),
         ("metrics.json", '{"throughput": "fast"}', "throughput: is 'fast'"),
         ("metrics.json", '{"throughput": 5e-324}', "step_time_s: is inf s in these results"),
-        ("metrics.json", "__reduce__", "metrics.json: not JSON"),
+        ("metrics.json", "__reduce__", "metrics.json: not a JSON object"),
         ("ds_config.json", '{"train_batch_size": "auto"}', "lacks one of the three batch sizes"),
         (
             "ds_config.json",

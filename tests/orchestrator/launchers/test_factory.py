@@ -12,7 +12,6 @@ from orchestrator.launchers.factory import job_options, make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot.shared_jobs import SharedJobsLauncher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
@@ -61,21 +60,14 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("kind", "slurm", "has_work", "expected"),
-    [
-        ("slurm", {}, True, SlurmLauncher),
-        ("slurm", {"shared_jobs": True}, True, SharedJobsLauncher),
-        ("slurm_pilot", {}, True, SlurmPilotLauncher),
-        ("slurm_pilot", {}, False, SlurmLauncher),
-    ],
+    ("kind", "has_work", "expected"),
+    [("slurm", True, SlurmLauncher), ("slurm_pilot", True, SlurmPilotLauncher), ("slurm_pilot", False, SlurmLauncher)],
 )
-def test_only_a_search_has_remaining_work_to_plan_pilots_and_shared_jobs_for(
-    tmp_path, monkeypatch, kind, slurm, has_work, expected
-):
+def test_only_a_search_has_remaining_work_to_plan_pilots_for(tmp_path, monkeypatch, kind, has_work, expected):
     """Replay, selftest and calibrate run in a job of their own."""
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
     work = (lambda: RemainingWork(3, 1)) if has_work else None
-    assert type(made(kind=kind, slurm=slurm, remaining_work=work)[0]) is expected
+    assert type(made(kind=kind, remaining_work=work)[0]) is expected
 
 
 @pytest.mark.fault(36)

@@ -36,7 +36,7 @@ from tests.trials.trainers.verified_options import (
     given_options,
     require_declared,
 )
-from trials.trainers.torchtitan.module import CONFIG_FILE
+from trials.trainers.torchtitan.trainer import CONFIG_FILE
 from trials.trial import TrialSpec
 
 pytestmark = pytest.mark.slow

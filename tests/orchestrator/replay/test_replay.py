@@ -259,25 +259,23 @@ def test_rules_that_make_no_sense_are_refused(rule, value):
         ReplayRules(**{rule: value})
 
 
-SHARED = {"kind": "slurm", "slurm": {"shared_jobs": True, "partition": "gpu"}}
+SLURM = {"kind": "slurm", "slurm": {"partition": "gpu"}}
 
 
 @pytest.mark.parametrize(
-    ("recorded", "asked", "kind", "partition", "shares_jobs"),
+    ("recorded", "asked", "kind", "partition"),
     [
-        (SHARED, None, "slurm", "gpu", True),
-        (SHARED, "slurm", "slurm", "gpu", True),
-        (SHARED, "local", "local", "gpu", False),
-        ({}, None, "ray", None, False),
-        ({"kind": "simulated", "table": "/tables/a.csv"}, None, "local", None, False),
+        (SLURM, None, "slurm", "gpu"),
+        (SLURM, "slurm", "slurm", "gpu"),
+        (SLURM, "local", "local", "gpu"),
+        ({}, None, "ray", None),
+        ({"kind": "simulated", "table": "/tables/a.csv"}, None, "local", None),
     ],
     ids=["its own", "the same", "another", "none", "a table"],
 )
-def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_named(
-    recorded, asked, kind, partition, shares_jobs
-):
+def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_named(recorded, asked, kind, partition):
     found = launcher_section(SimpleNamespace(launcher=recorded), asked)
-    assert (found.kind, found.slurm.partition, found.shares_jobs) == (kind, partition, shares_jobs)
+    assert (found.kind, found.slurm.partition) == (kind, partition)
 
 
 IMAGE = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}}

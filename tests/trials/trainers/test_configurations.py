@@ -120,7 +120,7 @@ def test_nanotron_overlaps_nothing_alone_and_megatron_deepspeed_finds_its_config
 
 
 def test_every_reader_of_yaml_takes_a_number_for_a_number_and_what_is_none_is_refused():
-    for number in (1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi):
+    for number in (1e-5, 1.5e-5, -3e-12, -2.5e-7, 1e22, 1.25e22, 0.1, 5.0, 17, math.pi):
         given = {"a": number, "b": [number], "1e-05": "1e-05", 'quote"1e-5': True}
         text = plain_yaml(given)
         assert yaml.safe_load(text) == json.loads(text) == given

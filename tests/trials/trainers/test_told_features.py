@@ -17,7 +17,7 @@ from trials.diagnostics.parity_models import SHAPES
 from trials.trainers.nanotron.config import nanotron_config
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 from trials.trainers.torchtitan.config import reshard_policy
-from trials.trainers.torchtitan.module import values_of
+from trials.trainers.torchtitan.trainer import values_of
 
 ROTARY = {"rotary_base": 1_000_000}
 EXPERTS = {"num_experts": 4, "experts_per_token": 2}

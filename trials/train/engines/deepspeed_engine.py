@@ -314,7 +314,7 @@ def _configuration(training: TrainingConfig) -> dict[str, Any]:
     """DeepSpeed configuration as the recipe exports it, except for what we do ourselves: clipping with ZeRO 0 (`_clip`)
     and recomputation. DeepSpeed's own reports are off."""
     layout = replace(training.layout, activation_checkpointing="none")
-    config = ds_config(layout, layout.global_batch_size, training.optimizer.max_grad_norm, training.model)
+    config = ds_config(layout, training.optimizer.max_grad_norm, training.model)
     if layout.precision == "fp16":
         config["fp16"] |= {"initial_scale_power": training.optimizer.loss_scale_power}
     is_ours = config["zero_optimization"]["stage"] == 0

@@ -21,7 +21,7 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torchtitan_parts import converted, model_config, parallelism, recomputation
 from trials.train.engines.torchtitan_weights import LayerWeights, ParameterInit, drawn
 from trials.train.model.initial_weights import output_matrix, token_table
-from trials.trainers.torchtitan.module import values_of
+from trials.trainers.torchtitan.trainer import values_of
 
 _UNENDING = 10**9
 _STEPS_BETWEEN_COLLECTIONS = 10

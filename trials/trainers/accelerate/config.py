@@ -6,14 +6,87 @@ accelerate 1.15: accelerate/commands/config/config_args.py, commands/launch.py, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from trials.trainers.table import Keys, Row, Table, Values, by_option, fixed, nested
 from trials.trial import TrialSpec
 
 MIXED_PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 FSDP, PARALLELISM, DYNAMO = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "dynamo_config.dynamo_"
+REPLICAS = f"{PARALLELISM}dp_replicate_size"
+_STRATEGIES = {"1": 3, "full_shard": 3, "2": 2, "shard_grad_op": 2, "3": 0, "no_shard": 0}
+"""ZeRO stage of FSDP's strategies, by name and number."""
+_FP8_KINDS = ("no", "multi_gpu", "fsdp", "deepspeed")
+
+
+# -- how a configuration is read
+
+
+def kind_of(keys: Keys) -> str:
+    """Who distributes the training, in lower case."""
+    return str(keys.value("distributed_type")).lower()
+
+
+def _is_fsdp2(keys: Keys) -> bool:
+    return kind_of(keys) == "fsdp" and keys.count(f"{FSDP}version") == 2
+
+
+def _precision(keys: Keys) -> str:
+    """Precision of what is not multiplied in 8 bits; YAML 1.1 reads `no` as false."""
+    if keys.has("fp16") and not keys.has("mixed_precision"):
+        return "fp16"
+    words = {theirs: ours for ours, theirs in MIXED_PRECISIONS.items()} | {"false": "fp32", "fp8": "bf16"}
+    rule = "precision is fp32, bf16 or fp16, and fp8 is matmul_precision"
+    return keys.chosen("mixed_precision", words, "fp32", rule)
+
+
+def _matmul_precision(keys: Keys) -> str | None:
+    """Recipe of the backend of fp8 (accelerate/utils/transformer_engine.py and ao.py). With FSDP 2 accelerate converts
+    layers for Transformer Engine and never enters its autocast (accelerator.py, _prepare_fsdp2)."""
+    if keys.text("mixed_precision") != "fp8":
+        return None
+    given = keys.value("fp8_config")
+    given = given if isinstance(given, Mapping) else {}
+    words = {str(name).lower().removeprefix("fp8_"): value for name, value in given.items()}
+    kept = words.get("override_linear_precision")
+    of_te = "mxfp8" if words.get("use_mxfp8_block_scaling") is True else "fp8_delayed"
+    recipe = {"TE": of_te, "AO": "fp8_tensorwise"}.get(str(words.get("backend")).upper())
+    if recipe is None or (isinstance(kept, list) and any(kept)) or kind_of(keys) not in _FP8_KINDS:
+        rule = "fp8_config names the backend of fp8, TE or AO, all of whose products are in 8 bits; ranks are those of "
+        raise InputError(keys.problem("mixed_precision", rule + ", ".join(_FP8_KINDS).upper()))
+    return "same" if _is_fsdp2(keys) and recipe != "fp8_tensorwise" else recipe
+
+
+def _zero_stage(keys: Keys) -> int | None:
+    """FSDP 2 says whether parameters are sharded again after the forward pass; FSDP 1 names a strategy."""
+    if kind_of(keys) != "fsdp":
+        return None
+    name, values = f"{FSDP}reshard_after_forward", {"true": 3, "false": 2}
+    if not _is_fsdp2(keys):
+        name, values = name if isinstance(keys.value(name), str) else f"{FSDP}sharding_strategy", _STRATEGIES
+    return keys.chosen(name, values, 3, "replicas beside shards (hybrid sharding) are no value of zero_stage")
+
+
+def _checkpointing(keys: Keys) -> str | None:
+    return "full" if kind_of(keys) == "fsdp" and keys.has(f"{FSDP}activation_checkpointing") else None
+
+
+def _data_parallel(keys: Keys) -> int | None:
+    """Ranks of all replicas, where the file has any of the two sizes."""
+    sizes = [keys.count(name) for name in (REPLICAS, f"{PARALLELISM}dp_shard_size")]
+    return prod(size or 1 for size in sizes) if any(sizes) else None
+
+
+def _torch_compile(keys: Keys) -> bool:
+    words, names = {"inductor": True, "no": False, "false": False}, (f"{DYNAMO}backend", "dynamo_backend")
+    return any(keys.chosen(name, words, False, "torch_compile is the inductor's") for name in names)
+
+
+# -- how a layout is written
 
 
 def _fsdp_keys(spec: TrialSpec) -> Values:
@@ -42,20 +115,6 @@ def _with_prefix(prefix: str, settings: Values) -> Values:
     return {prefix + name: value for name, value in settings.items()}
 
 
-def _precision(keys: Keys) -> str:
-    """Precision of what is not multiplied in 8 bits; YAML 1.1 reads `no` as false."""
-    if keys.has("fp16") and not keys.has("mixed_precision"):
-        return "fp16"
-    words = {theirs: ours for ours, theirs in MIXED_PRECISIONS.items()} | {"false": "fp32", "fp8": "bf16"}
-    rule = "precision is fp32, bf16 or fp16, and fp8 is matmul_precision"
-    return keys.chosen("mixed_precision", words, "fp32", rule)
-
-
-def _torch_compile(keys: Keys) -> bool:
-    words, names = {"inductor": True, "no": False, "false": False}, (f"{DYNAMO}backend", "dynamo_backend")
-    return any(keys.chosen(name, words, False, "torch_compile is the inductor's") for name in names)
-
-
 ACCELERATE = Table(
     "accelerate",
     "1.15.0",
@@ -66,13 +125,17 @@ ACCELERATE = Table(
             _precision,
             tuple(MIXED_PRECISIONS),
         ),
-        Row("zero_stage", _fsdp_keys, values=(0, 2, 3)),
-        Row("activation_checkpointing", values=("none", "full")),
-        Row("data_parallel_replicas", _parallelism_keys),
+        Row("matmul_precision", read=_matmul_precision),
+        Row("zero_stage", _fsdp_keys, _zero_stage, (0, 2, 3)),
+        Row("activation_checkpointing", read=_checkpointing, values=("none", "full")),
+        Row("data_parallel_replicas", _parallelism_keys, lambda keys: keys.count(REPLICAS)),
+        Row("data_parallel", read=_data_parallel),
         Row("torch_compile", _dynamo_keys, _torch_compile),
-        # DDP and FSDP overlap by themselves. Tensor parallelism, buckets and offload are up to the script or another
-        # trainer.
-        *fixed(tensor_parallel=1, pipeline_parallel=1, offload="none", overlap_comm=False, bucket_mib=None),
+        # Tensor and pipeline parallelism are up to the script or another trainer.
+        Row("tensor_parallel", read=lambda keys: keys.count(f"{PARALLELISM}tp_size") or 1, values=(1,)),
+        Row("pipeline_parallel", read=lambda keys: 1, values=(1,)),
+        # DDP and FSDP overlap by themselves. Buckets and offload are up to the script or another trainer.
+        *fixed(offload="none", overlap_comm=False, bucket_mib=None),
     ),
     trains_another=by_option(
         {
@@ -111,7 +174,7 @@ def accelerate_config(spec: TrialSpec) -> dict[str, Any]:
     }
 
 
-def distributed_type(layout: Layout, is_on_cpu: bool = False) -> str:
+def distributed_type(layout: Layout, is_on_cpu: bool) -> str:
     """Name of the way in which accelerate distributes this layout; DDP has one of each kind of device."""
     if layout.num_gpus == 1:
         return "NO"

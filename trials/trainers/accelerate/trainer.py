@@ -17,7 +17,7 @@ from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, script_or, torchrun, with_variables
+from trials.trainers.common.recipe import script_or, torchrun, with_variables
 from trials.trial import TrialSpec
 
 NAME = "accelerate"
@@ -112,7 +112,5 @@ TRAINER = Trainer(
     is_observed=True,
     argument_error=argument_error,
     placeholder_axes=("micro_batch_size", "grad_accum_steps", "attention_kernel", "matmul_precision"),
-    export=LayoutExport(
-        NAME, "accelerate", ACCELERATE_LAUNCH, first_violation(NAME, RULES, ACCELERATE_LAUNCH), _files, _start
-    ),
+    export=LayoutExport(NAME, "accelerate", ACCELERATE_LAUNCH, RULES, _files, _start),
 )

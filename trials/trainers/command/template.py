@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from search_spaces.errors import InputError, did_you_mean, format_value
+from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.layouts.layout import AXES, LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.steps import train_iterations
@@ -165,69 +165,67 @@ def program_of(template: str) -> str | None:
 def require_template(template: str) -> None:
     """InputError for an unknown placeholder, a value that its field never has, a stray brace, unbalanced quotes, an
     empty command."""
-    for message, rule, fix in (*_part_faults(template), *_word_faults(template)):
-        raise InputError.of("template", message, rule=rule, fix=fix, key="template", value=template)
+    problems = [*_part_problems(template, "template"), *_quote_problems(template, "template")]
+    if not problems and not shlex.split(_PART.sub("x", template)):
+        fix = "for example {python} train.py --tp {tensor_parallel}"
+        problems.append(_problem(template, "template", "is empty", "a command begins with its program", fix))
+    if problems:
+        raise InputError(problems[0])
 
 
-def argument_faults(argument: str) -> Iterator[tuple[str, str, str]]:
-    """(message, rule, fix) of each fault of an argument's placeholders."""
-    yield from _part_faults(argument)
+def argument_problems(argument: str, key: str) -> Iterator[Problem]:
+    """Each fault of an argument's placeholders; `key` is the argument's in the section `trainer`."""
+    yield from _part_problems(argument, key)
     if placeholders_in(argument):
-        yield from _quote_faults(argument)
+        yield from _quote_problems(argument, key)
 
 
-def _part_faults(template: str) -> Iterator[tuple[str, str, str]]:
-    for part in _PART.finditer(template):
+def _problem(text: str, key: str, message: str, rule: str, fix: str) -> Problem:
+    return Problem("template", message, rule, fix, key=key, value=text)
+
+
+def _part_problems(text: str, key: str) -> Iterator[Problem]:
+    for part in _PART.finditer(text):
         if part["stray"]:
-            around = template[max(0, part.start() - 10) : part.end() + 10]
-            yield (
-                f"has a {part['stray']} outside of a placeholder, in {format_value(around)}",
-                "a placeholder is {name} or {name=value:TEXT}",
-                "write {{ and }} for literal braces",
-            )
+            around = format_value(text[max(0, part.start() - 10) : part.end() + 10])
+            message = f"has a {part['stray']} outside of a placeholder, in {around}"
+            rule, fix = "a placeholder is {name} or {name=value:TEXT}", "write {{ and }} for literal braces"
+            yield _problem(text, key, message, rule, fix)
         elif part["name"] and part["name"] not in PLACEHOLDERS:
-            yield _unknown_placeholder(part["name"])
-        elif part["value"] is not None:
-            yield from _impossible_value(part["name"], part["value"])
+            fix = _longer_name(part["name"]) or "write one of these names"
+            rule = "one of " + ", ".join(PLACEHOLDERS)
+            yield _problem(text, key, f"has the placeholder {{{part['name']}}}", rule, fix)
+        elif part["value"] is not None and (broken := _broken_rule(part["name"], part["value"])):
+            message = f"asks for {part['name']} {format_value(part['value'])}"
+            yield _problem(text, key, message, broken, "correct the value before the colon")
 
 
-def _word_faults(template: str) -> Iterator[tuple[str, str, str]]:
-    faults = [*_quote_faults(template)]
-    yield from faults
-    if not faults and not shlex.split(_PART.sub("x", template)):
-        yield "is empty", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
-
-
-def _quote_faults(template: str) -> Iterator[tuple[str, str, str]]:
+def _quote_problems(text: str, key: str) -> Iterator[Problem]:
     try:
-        shlex.split(_PART.sub("x", template))
-        shlex.split(_PART.sub(lambda part: part["text"] or "x", template))
+        shlex.split(_PART.sub("x", text))
+        shlex.split(_PART.sub(lambda part: part["text"] or "x", text))
     except ValueError as error:
-        yield (
-            f"cannot be split into words: {error}",
-            "quotes come in pairs",
-            "close them, or write \\' for one of the text's",
-        )
+        fix = "close them, or write \\' for one of the text's"
+        yield _problem(text, key, f"cannot be split into words: {error}", "quotes come in pairs", fix)
 
 
-def _unknown_placeholder(name: str) -> tuple[str, str, str]:
+def _longer_name(name: str) -> str | None:
     """Suggest a longer name: `{tensor}` is likely the beginning of one."""
     longer = next((known for known in PLACEHOLDERS if known.startswith(name)), name)
-    fix = did_you_mean(longer, [f"{{{known}}}" for known in PLACEHOLDERS]) or "write one of these names"
-    return f"has the placeholder {{{name}}}", "one of " + ", ".join(PLACEHOLDERS), fix
+    return did_you_mean(longer, [f"{{{known}}}" for known in PLACEHOLDERS])
 
 
-def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str]]:
-    """Reject a value that the field, a choice or a switch, never has: its text would never appear."""
+def _broken_rule(name: str, value: str) -> str | None:
+    """The rule of a field, a choice or a switch, that never has this value, so that its text would never appear."""
     default = getattr(Layout(), name, None)
-    if isinstance(default, bool) and value not in ("true", "false"):
-        yield f"asks for {name} {format_value(value)}", "true or false", "correct the value before the colon"
-    elif isinstance(default, str):
+    if isinstance(default, bool):
+        return None if value in ("true", "false") else "true or false"
+    if isinstance(default, str):
         try:
             Layout.from_json(Layout().to_json() | {name: value})
         except InputError as error:
-            rule = error.problems[0].rule or "a value the field may have"
-            yield f"asks for {name} {format_value(value)}", rule, "correct the value before the colon"
+            return error.problems[0].rule or "a value the field may have"
+    return None
 
 
 def _filled(part: re.Match[str], values: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search_spaces.layouts.layout import SEARCHED
 from search_spaces.rules.engine_rules import engine_limits, some_layers_recomputed
-from trials.trainers.base import Invocation, TemplateKind, Trainer
+from trials.trainers.base import Invocation, Trainer
 from trials.trainers.command.template import command_arguments
 from trials.trial import TrialSpec
 
@@ -17,7 +17,7 @@ TRAINER = Trainer(
     rules={"command": (some_layers_recomputed, engine_limits("command"))},
     required_keys=("template", "patterns"),
     optional_keys=("python", "log_rank", "observe"),
-    template_kind=TemplateKind.COMMAND_LINE,
+    has_command_line=True,
     placeholder_axes=tuple(name for name in SEARCHED if name != "num_nodes"),
     invocation=_invocation,
     is_observed=True,

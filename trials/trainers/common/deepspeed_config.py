@@ -5,18 +5,16 @@ Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from search_spaces.errors import InputError, Problem
-from search_spaces.layouts.layout import BATCH_RULE, Layout
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations
-from trials.trainers.table import SWITCH, Keys, Row, Table, Values, by_option, nested, number, word
+from trials.trainers.table import SWITCH, Keys, Row, Table, Values, by_option, nested, number, plain, word
 from trials.trial import TrialSpec
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -39,6 +37,12 @@ def _grad_accum_steps(keys: Keys) -> int | None:
     if keys.has(STEPS):
         return keys.count(STEPS)
     return 1 if keys.has(TOTAL) != keys.has(MICRO) else None
+
+
+def _tensor_parallel(keys: Keys) -> int | None:
+    """None for DeepSpeed's 0 tensor-parallel ranks, which are none."""
+    name = "tensor_parallel.autotp_size"
+    return keys.count(name) if keys.whole(name) else None
 
 
 def _precision(keys: Keys) -> str:
@@ -96,7 +100,7 @@ def zero_rows(precision: Callable[[Keys], str]) -> tuple[Row, ...]:
             lambda spec: {f"{_OFFLOADED}.device": "cpu"} if spec.layout.offload == "optimizer" else {},
             _offload,
         ),
-        Row("overlap_comm", lambda spec: {f"{ZERO}.overlap_comm": spec.layout.overlap_comm}, _overlap_comm),
+        plain("overlap_comm", f"{ZERO}.overlap_comm", _overlap_comm),
         Row("bucket_mib", _bucket_keys, partial(_bucket_mib, precision)),
         Row("gradients_in_bf16", read=_sums_in_bf16),
     )
@@ -120,8 +124,8 @@ def _own_stage(spec: TrialSpec) -> Values:
     """ZeRO 1 at least for half precision. DeepSpeed's optimizer for ZeRO 0 begins at Adam's second step: its step count
     is one ahead. With a single data-parallel rank nothing is sharded, and ZeRO 1 is the same training without that bug.
     """
-    layout = spec.layout
-    return {f"{ZERO}.stage": layout.zero_stage if layout.precision == "fp32" else max(1, layout.zero_stage)}
+    least = 0 if spec.layout.precision == "fp32" else 1
+    return {f"{ZERO}.stage": max(least, spec.layout.zero_stage)}
 
 
 def _pipeline_keys(spec: TrialSpec) -> Values:
@@ -144,7 +148,8 @@ DEEPSPEED = Table(
     rows=(
         number("global_batch_size", TOTAL),
         number("micro_batch_size", MICRO),
-        Row("grad_accum_steps", lambda spec: {STEPS: spec.layout.grad_accum_steps}, _grad_accum_steps),
+        plain("grad_accum_steps", STEPS, _grad_accum_steps),
+        Row("tensor_parallel", read=_tensor_parallel),
         *zero_rows(_precision),
         Row("zero_stage", _own_stage),
         Row("precision", _precision_keys, _precision),
@@ -180,21 +185,18 @@ DEEPSPEED = Table(
 )
 
 
-def ds_config(
-    layout: Layout, global_batch_size: int, gradient_clipping: float, model: ModelShape | None = None
-) -> dict[str, Any]:
+def ds_config(layout: Layout, gradient_clipping: float, model: ModelShape | None = None) -> dict[str, Any]:
     """DeepSpeed's configuration of this layout; `gradient_clipping` is the largest gradient norm, 0.0 for no limit.
 
     Where the layout leaves the buckets to DeepSpeed, they are no larger than a part of `model`, if that is given. The
     optimizer is the caller's own (torch AdamW), so none is named and none is compiled. Tensor and pipeline degrees are
-    not in it: they belong to the model's topology. InputError when the layout does not make this global batch.
+    not in it: they belong to the model's topology.
     """
-    _require_batch(layout, global_batch_size)
-    config = nested(DEEPSPEED.written(SimpleNamespace(layout=layout, global_batch_size=global_batch_size)))
+    config = nested(DEEPSPEED.written(SimpleNamespace(layout=layout)))
     section = config[ZERO]
     if layout.bucket_mib is None and model is not None and section["stage"] > 0:
         # DeepSpeed allocates the whole bucket, 2 GB in fp32 and twice that with overlap, even for small models.
-        section["reduce_bucket_size"] = min(DEFAULT_BUCKET_ELEMENTS, largest_part(model, layout))
+        section["reduce_bucket_size"] = min(DEFAULT_BUCKET_ELEMENTS, _largest_part(model, layout))
     return {
         **config,
         "gradient_clipping": gradient_clipping,
@@ -203,11 +205,6 @@ def ds_config(
         "wall_clock_breakdown": False,  # DeepSpeed 0.19's pipeline engine crashes on its own timers when it is on
         "timers": {"throughput": {"synchronized": False}},  # otherwise it synchronizes around every micro-batch
     }
-
-
-def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
-    """The section on ZeRO for a trainer that drives DeepSpeed itself; other keys stay as in `base`."""
-    return {**base, **ds_config(layout, layout.global_batch_size, 0.0)[ZERO], "stage": layout.zero_stage}
 
 
 def fp32_sums(layout: Layout) -> dict[str, Any]:
@@ -220,26 +217,7 @@ def fp32_sums(layout: Layout) -> dict[str, Any]:
     return {"data_types": {"grad_accum_dtype": "fp32"}} if sums else {}
 
 
-def deepspeed_problem(layout: Layout, model: ModelShape) -> Problem | None:
-    """The rule that keeps DeepSpeed from training with this layout; None when it can. Settings that it would silently
-    ignore, and compilation, which its configuration does not have, are no reasons."""
-    asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)
-    return next(engine_violations(asked, model), None)
-
-
-def _require_batch(layout: Layout, global_batch_size: int) -> None:
-    if layout.global_batch_size != global_batch_size:
-        raise InputError.of(
-            "batch",
-            f"micro batch {layout.micro_batch_size} x accumulation {layout.grad_accum_steps} x data "
-            f"{layout.data_parallel} = {layout.global_batch_size}, but the global batch is {global_batch_size}",
-            key="global_batch_size",
-            value=global_batch_size,
-            rule=BATCH_RULE,
-        )
-
-
-def largest_part(model: ModelShape, layout: Layout) -> int:
+def _largest_part(model: ModelShape, layout: Layout) -> int:
     """Parameters of the largest stage on one of its tensor-parallel ranks, before sharding among data-parallel
     ranks."""
     last = layout.pipeline_parallel - 1

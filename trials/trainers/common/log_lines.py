@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from search_spaces.errors import did_you_mean
+from search_spaces.errors import Problem, did_you_mean
 from trials.files.text import without_escapes
 
 NAMES = (
@@ -51,25 +52,35 @@ _LARGEST = 1e18
 
 
 @dataclass(frozen=True)
-class Finding:
+class Pattern:
     """A regular expression whose first group is a number, and what that has to be multiplied with.
 
     A second group, where there is one, is a unit prefix (K, M, G ...).
     """
 
-    pattern: re.Pattern[str]
+    expression: re.Pattern[str]
     factor: float = 1.0
+
+
+Patterns = Mapping[str, tuple[Pattern, ...]]
+"""Patterns by `NAMES`, several where trainers print a number in several ways."""
 
 
 @dataclass(frozen=True)
 class LogFormat:
-    """Patterns of a trainer's log. A line reports a step when `step` matches it; it is then searched for `findings`,
-    any other line for `elsewhere`. The first `least_warmup_steps` steps are never measured."""
+    """Patterns of a trainer's log. A line reports a step where it has the number that gives the step time, the first of
+    `STEP_NAMES`, and its iteration unless that may be missing. It is then searched for `of_step`, any other line for
+    `elsewhere`. The first `least_warmup_steps` steps are never measured."""
 
-    step: re.Pattern[str]
-    findings: Mapping[str, tuple[Finding, ...]]
-    elsewhere: Mapping[str, tuple[Finding, ...]]
+    of_step: Patterns
+    elsewhere: Patterns = field(default_factory=dict)
     least_warmup_steps: int = 0
+    has_iterations: bool = True
+
+    def is_step(self, text: str) -> bool:
+        """True for a line that reports a step."""
+        needed = next(name for name in STEP_NAMES if name in self.of_step), *(["iteration"] * self.has_iterations)
+        return all(any(each.expression.search(text) for each in self.of_step[name]) for name in needed)
 
 
 @dataclass(frozen=True)
@@ -84,19 +95,18 @@ def read_line(text: str, log_format: LogFormat) -> Line:
     """The values of a complete line, whatever its colours. Impossible numbers (negative, beyond 1e18) are left out; nan
     and inf are kept."""
     text = without_escapes(text[:LONGEST_LINE])
-    is_step = log_format.step.search(text) is not None
-    wanted = log_format.findings if is_step else log_format.elsewhere
-    values = dict(_values(text, wanted))
+    is_step = log_format.is_step(text)
+    values = dict(_values(text, log_format.of_step if is_step else log_format.elsewhere))
     if "step_time_ms" in values:
         values["step_time_s"] = values.pop("step_time_ms") / 1e3
     return Line(is_step, values)
 
 
-def _values(text: str, wanted: Mapping[str, tuple[Finding, ...]]) -> Iterator[tuple[str, float]]:
-    for name, findings in wanted.items():
-        for finding in findings:
-            found = finding.pattern.search(text)
-            value = None if found is None else _number(found, finding.factor)
+def _values(text: str, wanted: Patterns) -> Iterator[tuple[str, float]]:
+    for name, patterns in wanted.items():
+        for pattern in patterns:
+            found = pattern.expression.search(text)
+            value = None if found is None else _number(found, pattern.factor)
             if value is not None:
                 yield name, value
                 break
@@ -118,13 +128,9 @@ def _number(found: re.Match[str], factor: float) -> float | None:
 
 
 def command_format(patterns: Mapping[str, str]) -> LogFormat:
-    """The user's own patterns, by `NAMES`. A line reports a step when the first given one of `STEP_NAMES` matches it.
-
-    The patterns must be free of faults.
-    """
-    findings = {name: (Finding(re.compile(text)),) for name, text in patterns.items()}
-    step = next(patterns[name] for name in STEP_NAMES if name in patterns)
-    return LogFormat(re.compile(step), findings, findings)
+    """The user's own patterns, by `NAMES`, which must be free of faults. Every line with a step's time reports one."""
+    found = {name: number_in(text) for name, text in patterns.items()}
+    return LogFormat(found, found, has_iterations=False)
 
 
 # A number is complete only with the character after it: a line that another rank's output interrupts must not give half
@@ -133,32 +139,36 @@ NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf|NAN|INF))"
 END = r"\s*[|/]"
 
 
-def labelled(label: str, number: str = NUMBER, factor: float = 1.0) -> Finding:
+def number_in(text: str, factor: float = 1.0) -> tuple[Pattern, ...]:
+    """The number that the first group of a regular expression is."""
+    return (Pattern(re.compile(text), factor),)
+
+
+def labelled(*labels: str, number: str = NUMBER, factor: float = 1.0) -> tuple[Pattern, ...]:
     """The number after a label, up to the next `|` or `/`."""
-    return Finding(re.compile(label + r"\s*" + number + END), factor)
+    return tuple(Pattern(re.compile(label + r"\s*" + number + END), factor) for label in labels)
 
 
-def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
-    """(name, fault, rule, fix) of every unusable pattern of the user's."""
+def pattern_problems(patterns: Mapping[str, str]) -> Iterator[Problem]:
+    """Every unusable pattern of the user's, by its key in the search file's section `trainer`."""
     for name, text in patterns.items():
+        fault = partial(Problem, "pattern", key=f"patterns.{name}", value=text)
         if name not in NAMES:
             rule = "patterns are named " + ", ".join(NAMES)
-            yield name, "is an unknown metric", rule, did_you_mean(name, NAMES) or "use one of these names"
+            fix = did_you_mean(name, NAMES) or "use one of these names"
+            yield fault("is an unknown metric", rule, fix)
             continue
         try:
             groups = re.compile(text).groups
         except re.error as error:
             rule = "a pattern is a regular expression as Python's re reads it"
-            yield (
-                name,
-                f"is not a regular expression: {error}",
-                rule,
-                "correct it; escape special characters of the log, for example \\(",
-            )
+            fix = "correct it; escape special characters of the log, for example \\("
+            yield fault(f"is not a regular expression: {error}", rule, fix)
             continue
         if groups != 1:
             fix = "put ( ) around the number alone; (?: ) groups without counting"
-            yield name, f"has {groups} groups", "a pattern has one group, which is the number", fix
+            yield fault(f"has {groups} groups", "a pattern has one group, which is the number", fix)
     if not set(STEP_NAMES) & set(patterns):
         fix = "for example step_time_ms: 'iteration took ([0-9.]+) ms'"
-        yield "", "do not match a step's time", "one of them is " + ", ".join(STEP_NAMES), fix
+        rule = "one of them is " + ", ".join(STEP_NAMES)
+        yield Problem("pattern", "do not match a step's time", rule, fix, key="patterns")

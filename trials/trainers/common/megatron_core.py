@@ -7,13 +7,14 @@ transformer/transformer_config.py of core_v0.16.1 and of main (2026-08).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from search_spaces.errors import InputError
 from search_spaces.layouts.layout import CHOICES, FUSED_DISPATCHERS, Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.common.megatron_layout import LAYOUT_ROWS, from_0, has_experts, is_on, refused
-from trials.trainers.table import Keys, Row, Trained, Values, number, switch, word
+from trials.trainers.common.megatron_layout import LAYOUT_ROWS, from_0, has_experts, is_on
+from trials.trainers.table import Keys, Row, Trained, Values, number, plain, switch, word
 
 CLAMPED = {"glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0}
 """Constants of `clamped_swiglu`; openai/gpt-oss, gpt_oss/torch/model.py, swiglu."""
@@ -39,8 +40,8 @@ def _head_size(keys: Keys) -> int | None:
     """Elements of a head's query; with latent attention those that are rotated, and the others."""
     if not is_latent(keys):
         return keys.count("kv_channels")
-    plain, rotated = (_read_latent(keys, name) for name in ("qk_head_dim", "qk_pos_emb_head_dim"))
-    return plain + rotated if plain and rotated else None
+    others, rotated = (_read_latent(keys, name) for name in ("qk_head_dim", "qk_pos_emb_head_dim"))
+    return others + rotated if others and rotated else None
 
 
 def _qkv_bias(keys: Keys) -> bool:
@@ -74,7 +75,7 @@ def _activation(keys: Keys) -> str | None:
 def _position_embedding(keys: Keys) -> str | None:
     found: str | None = _POSITIONS.read(keys) if _POSITIONS.read else None
     if keys.has("no_position_embedding") and found == "learned":
-        raise refused(keys, "no_position_embedding", "a model's position_embedding is learned or rotary")
+        raise InputError(keys.problem("no_position_embedding", "a model's position_embedding is learned or rotary"))
     return found
 
 
@@ -96,7 +97,7 @@ def _window(keys: Keys) -> int | None:
     if not (sizes := keys.words("window_size")):
         return None
     if len(sizes) != 2 or not sizes[0].isdigit() or sizes[1] != "0":
-        raise refused(keys, "window_size", "sliding_window is a number of positions up to one's own: N,0")
+        raise InputError(keys.problem("window_size", "sliding_window is a number of positions up to one's own: N,0"))
     return int(sizes[0]) + 1
 
 
@@ -107,18 +108,18 @@ def _full_attention_every(keys: Keys) -> int | None:
 _LAYER = (
     number("num_layers", "num_layers"),
     number("hidden_size", "hidden_size"),
-    Row("ffn_hidden_size", lambda spec: {"ffn_hidden_size": spec.model.ffn_hidden_size}, _ffn_hidden_size),
+    plain("ffn_hidden_size", "ffn_hidden_size", _ffn_hidden_size),
     number("num_attention_heads", "num_attention_heads"),
-    Row("num_key_value_heads", number("num_key_value_heads", "num_query_groups").write, _key_value_heads),
-    Row("attention_head_size", lambda spec: {"kv_channels": spec.model.head_size}, _head_size),
+    plain("num_key_value_heads", "num_query_groups", _key_value_heads),
+    plain("attention_head_size", "kv_channels", _head_size),
     number("seq_length", "seq_length"),
     switch("gated_mlp", "gated_linear_unit", False),
     Row("activation", _of_activation, _activation),
     switch("linear_biases", "add_bias_linear", True),
-    Row("qkv_bias", lambda spec: {"add_qkv_bias": spec.model.qkv_bias}, _qkv_bias),
+    plain("qkv_bias", "add_qkv_bias", _qkv_bias),
     word("norm", "normalization", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}, "layernorm"),
     Row("position_embedding", _POSITIONS.write, _position_embedding),
-    Row("rotary_base", lambda spec: {"rotary_base": spec.model.rotary_base}, lambda keys: keys.whole("rotary_base")),
+    plain("rotary_base", "rotary_base", lambda keys: keys.whole("rotary_base")),
     switch("tied_embeddings", "share_embeddings_and_output_weights", True),
     Row("sliding_window", _of_window, _window),
     Row("full_attention_every", read=_full_attention_every),
@@ -218,15 +219,16 @@ def moe_layer_freq(model: ModelShape) -> int | list[int]:
     return 1 if all(layers) else layers
 
 
-def _read_of_experts(keys: Keys, name: str, default: int | None = None) -> int | None:
-    return keys.count(name) or keys.default(name, default) if has_experts(keys) else None
+def _of_experts(name: str, default: int | None = None) -> Callable[[Keys], int | None]:
+    """Reader of a number that models with experts have."""
+    return lambda keys: keys.count(name) or keys.default(name, default) if has_experts(keys) else None
 
 
 def _expert_tensor_parallel(keys: Keys) -> int | None:
     """By default all tensor-parallel ranks split an expert."""
     name = "expert_tensor_parallel_size"
     tensor = None if keys.has(name) or not has_experts(keys) else keys.count("tensor_model_parallel_size") or 1
-    return _read_of_experts(keys, name, tensor)
+    return _of_experts(name, tensor)(keys)
 
 
 def _dispatcher(keys: Keys) -> str | None:
@@ -239,7 +241,7 @@ def _dispatcher(keys: Keys) -> str | None:
         name = "moe_flex_dispatcher_backend"
         found = keys.text(name) or keys.default(name, FUSED_DISPATCHERS[0])
     if found not in (None, *CHOICES["expert_dispatcher"]):
-        raise refused(keys, name, "expert_dispatcher is alltoall, allgather, deepep or hybridep")
+        raise InputError(keys.problem(name, "expert_dispatcher is alltoall, allgather, deepep or hybridep"))
     return found
 
 
@@ -250,23 +252,16 @@ def _aux_loss(keys: Keys) -> float | None:
     try:
         return float(keys.text("moe_aux_loss_coeff") or 0) or None
     except ValueError:
-        raise refused(keys, "moe_aux_loss_coeff", "a number") from None
+        raise InputError(keys.problem("moe_aux_loss_coeff", "a number")) from None
 
 
 _EXPERTS = (
     Row("num_experts", _experts, lambda keys: from_0(keys, "num_moe_experts") or None),
-    Row(
-        "expert_parallel",
-        lambda spec: {"expert_model_parallel_size": spec.layout.expert_parallel},
-        lambda keys: _read_of_experts(keys, "expert_model_parallel_size", 1),
-    ),
+    plain("expert_parallel", "expert_model_parallel_size", _of_experts("expert_model_parallel_size", 1)),
     Row("expert_tensor_parallel", read=_expert_tensor_parallel),
-    Row("experts_per_token", read=lambda keys: _read_of_experts(keys, "moe_router_topk", 2)),
-    Row("expert_ffn_hidden_size", read=lambda keys: _read_of_experts(keys, "moe_ffn_hidden_size")),
-    Row(
-        "shared_expert_ffn_hidden_size",
-        read=lambda keys: _read_of_experts(keys, "moe_shared_expert_intermediate_size"),
-    ),
+    Row("experts_per_token", read=_of_experts("moe_router_topk", 2)),
+    Row("expert_ffn_hidden_size", read=_of_experts("moe_ffn_hidden_size")),
+    Row("shared_expert_ffn_hidden_size", read=_of_experts("moe_shared_expert_intermediate_size")),
     Row("aux_loss_coefficient", read=_aux_loss),
     Row("expert_dispatcher", read=_dispatcher),
     switch("expert_overlap", "overlap_moe_expert_parallel_comm", False),

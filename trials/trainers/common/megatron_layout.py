@@ -8,30 +8,17 @@ A row writes all of its fields; None is the core's default.
 from __future__ import annotations
 
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import AXES, CHOICES, Layout
+from search_spaces.layouts.layout import AXES, CHOICES
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.rules.engine_rules import MEGATRON_SCHEDULES
 from trials.trainers.table import SWITCH, Keys, Row, Trained, Values, number, switch, word
 
-SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stage of Megatron-FSDP's strategies."""
 KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
 """Attention kernel of Megatron's backends: auto prefers flash in half precision."""
 _TRANSPORTS = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
 _RECIPES = {word: word.removeprefix("fp8_") for word in TRANSFORMER_ENGINE_RECIPES}
-
-
-def main_gradient_bytes(gradients_in_bf16: bool) -> int:
-    """Bytes of a gradient: otherwise Megatron keeps and reduces them in fp32, by default with bf16, by an option with
-    fp16."""
-    return 2 if gradients_in_bf16 else 4
-
-
-def bucket_parameters(layout: Layout) -> int | None:
-    """The bucket's size in parameters, as Megatron counts it; None for its default."""
-    if layout.bucket_mib is None:
-        return None
-    return layout.bucket_mib * 2**20 // main_gradient_bytes(layout.gradients_in_bf16)
 
 
 # -- parts of a row
@@ -51,10 +38,6 @@ def has_experts(keys: Keys) -> bool:
     """False without experts; where their number may be another file's, only if it is said to be none."""
     count = keys.value("num_moe_experts")
     return keys.default("num_moe_experts", False) is None if count is None else str(count) != "0"
-
-
-def refused(keys: Keys, name: str, rule: str) -> InputError:
-    return InputError(keys.problem(name, rule))
 
 
 # -- parallelism
@@ -97,7 +80,9 @@ def _transport(keys: Keys) -> str | None:
     words = {name.replace("_", ""): word for word, name in _TRANSPORTS.items()}
     found = {words.get(name.lower().replace("_", "")) for name in given}
     if len(found) > 1 or None in found:
-        raise refused(keys, "cp_comm_type", "context_transport is p2p, all_gather, a2a or a2a+p2p, of all layers")
+        raise InputError(
+            keys.problem("cp_comm_type", "context_transport is p2p, all_gather, a2a or a2a+p2p, of all layers")
+        )
     return found.pop()
 
 
@@ -119,7 +104,7 @@ def _context_inner(keys: Keys) -> int | None:
     if not sizes:
         return keys.default(name, AXES["context_inner"].default)
     if len(sizes) != 2 or any(not size.isdigit() or int(size) < 2 for size in sizes):
-        raise refused(keys, name, "a2a_p2p has groups of two sizes, the inner one first")
+        raise InputError(keys.problem(name, "a2a_p2p has groups of two sizes, the inner one first"))
     return int(sizes[0])
 
 
@@ -147,7 +132,7 @@ _PARALLELISM = (
 def _sharding(spec: Trained) -> Values:
     """ZeRO 2 and 3 are Megatron-FSDP, which has its own checkpoint format and gradients."""
     stage = spec.layout.zero_stage
-    names = {stage: name for name, stage in SHARDING_STAGES.items()}
+    names = {stage: name for name, stage in _SHARDING_STAGES.items()}
     return {
         "use_distributed_optimizer": stage > 0,
         "use_megatron_fsdp": stage > 1,
@@ -161,15 +146,25 @@ def _zero_stage(keys: Keys) -> int | None:
     is_sharded = is_on(keys, "use_distributed_optimizer")
     if keys.has("use_megatron_fsdp"):
         strategy = "data_parallel_sharding_strategy"
-        stage: int | None = keys.chosen(strategy, SHARDING_STAGES, keys.default(strategy, 3), "zero_stage is 0 to 3")
+        stage: int | None = keys.chosen(strategy, _SHARDING_STAGES, keys.default(strategy, 3), "zero_stage is 0 to 3")
         return stage
     return None if is_sharded is None else int(is_sharded)
+
+
+_GRADIENT_BYTES = {True: 2, False: 4}
+"""Bytes of a gradient by `gradients_in_bf16`: otherwise Megatron keeps and reduces them in fp32, by default with bf16,
+by an option with fp16. A bucket is counted in parameters."""
+
+
+def _bucket(spec: Trained) -> Values:
+    mib, width = spec.layout.bucket_mib, _GRADIENT_BYTES[spec.layout.gradients_in_bf16]
+    return {"bucket_size": None if mib is None else mib * 2**20 // width}
 
 
 def _bucket_mib(keys: Keys) -> int | None:
     if (parameters := keys.count("bucket_size")) is None:
         return None
-    width = main_gradient_bytes(is_on(keys, "grad_reduce_in_fp32", True) is False)
+    width = _GRADIENT_BYTES[is_on(keys, "grad_reduce_in_fp32", True) is False]
     return max(1, round(parameters * width / 2**20))
 
 
@@ -189,7 +184,7 @@ def _offload(keys: Keys) -> str | None:
         return None if offloads is None else "none"
     fraction = keys.text("optimizer_offload_fraction") or keys.default("optimizer_offload_fraction", "1")
     if fraction not in (None, "1", "1.0"):
-        raise refused(keys, "optimizer_offload_fraction", "offload moves the whole optimizer")
+        raise InputError(keys.problem("optimizer_offload_fraction", "offload moves the whole optimizer"))
     return None if fraction is None else "optimizer"
 
 
@@ -206,14 +201,14 @@ def _moment_dtype(keys: Keys) -> str | None:
         keys.chosen(name, words, keys.default(name, "fp32"), rule) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")
     )
     if None not in (first, second) and first != second:
-        raise refused(keys, "exp_avg_dtype" if keys.has("exp_avg_dtype") else "exp_avg_sq_dtype", rule)
+        raise InputError(keys.problem("exp_avg_dtype" if keys.has("exp_avg_dtype") else "exp_avg_sq_dtype", rule))
     return first
 
 
 _DATA_PARALLELISM = (
     Row("zero_stage", _sharding, _zero_stage),
     switch("overlap_comm", "overlap_grad_reduce", False),
-    Row("bucket_mib", lambda spec: {"bucket_size": bucket_parameters(spec.layout)}, _bucket_mib),
+    Row("bucket_mib", _bucket, _bucket_mib),
     number("data_parallel_replicas", "num_distributed_optimizer_instances", 1),
     switch("gradients_in_bf16", "grad_reduce_in_fp32", False, is_inverted=True),
     Row("offload", _offloading, _offload),
@@ -268,7 +263,7 @@ def _layers_in_16_bits(keys: Keys) -> int | None:
     first, last = (from_0(keys, name, 1) for name in names)
     if None not in (first, last) and first != last:
         name = next(name for name in names if keys.value(name) is not None)
-        raise refused(keys, name, "layers_in_16_bits is the same number at both ends of the model")
+        raise InputError(keys.problem(name, "layers_in_16_bits is the same number at both ends of the model"))
     return first
 
 
@@ -303,7 +298,7 @@ def _recompute_layers(keys: Keys) -> int | None:
         return None
     count, layers = keys.count("recompute_num_layers"), keys.count("num_layers")
     if count is None and keys.default("recompute_num_layers", True):
-        raise refused(keys, "recompute_method", "Megatron-LM's method block needs --recompute-num-layers")
+        raise InputError(keys.problem("recompute_method", "Megatron-LM's method block needs --recompute-num-layers"))
     parts = (keys.count("pipeline_model_parallel_size") or 1) * (keys.count(_CHUNKS) or 1)
     return None if count and layers and count * parts >= layers else count
 
@@ -314,7 +309,7 @@ def _recompute_modules(keys: Keys) -> str | None:
         return keys.default("recompute_modules", axis.default)
     if (found := axis.joined(names)) is None and keys.text("recompute_granularity") != "full":
         choice = axis.choice_of(axis.values_of("megatron-lm") or axis.words)
-        raise refused(keys, "recompute_modules", f"recompute_modules is {choice}")
+        raise InputError(keys.problem("recompute_modules", f"recompute_modules is {choice}"))
     return found
 
 
@@ -365,7 +360,7 @@ def _captured(keys: Keys) -> str | None:
     found = "full_iteration" if names == ["full_iteration"] else found
     if found is None:
         choice = AXES["cuda_graphs"].choice_of(AXES["cuda_graphs"].words)
-        raise refused(keys, scope if names else "cuda_graph_impl", f"cuda_graphs is {choice}")
+        raise InputError(keys.problem(scope if names else "cuda_graph_impl", f"cuda_graphs is {choice}"))
     return found
 
 

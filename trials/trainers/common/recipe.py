@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from search_spaces.errors import Problem
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import feature_violations, rule_violations
-from search_spaces.rules.engine_rules import Rule
 from trials.trial import TrialSpec
-
-
-def first_violation(
-    name: str, rules: Sequence[Rule], engine: str | None = None
-) -> Callable[[Layout, ModelShape], Problem | None]:
-    """The first feature of a model that a trainer's engine lacks, or rule that a layout violates, if any."""
-
-    def problem(layout: Layout, model: ModelShape) -> Problem | None:
-        found = feature_violations(name, engine or name, model), rule_violations(name, rules, layout, model)
-        return next(chain.from_iterable(found), None)
-
-    return problem
 
 
 def torchrun(spec: TrialSpec, environment: Mapping[str, str] | None = None, unset: Iterable[str] = ()) -> str:

@@ -15,7 +15,20 @@ from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.deepspeed_config import DEEPSPEED, MICRO, STEPS, TOTAL, fp32_sums, zero_rows
 from trials.trainers.common.steps import NEVER, train_iterations
-from trials.trainers.table import SWITCH, Keys, Row, Table, Values, by_option, merged, nested, number, switch, word
+from trials.trainers.table import (
+    SWITCH,
+    Keys,
+    Row,
+    Table,
+    Values,
+    by_option,
+    merged,
+    nested,
+    number,
+    plain,
+    switch,
+    word,
+)
 from trials.trial import TrialSpec
 
 _WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")
@@ -125,11 +138,7 @@ GPT_NEOX = Table(
         number("num_layers", "num_layers"),
         number("hidden_size", "hidden_size"),
         number("num_attention_heads", "num_attention_heads"),
-        Row(
-            "num_key_value_heads",
-            lambda spec: {"num_kv_heads": spec.model.num_key_value_heads},
-            lambda keys: keys.count("num_kv_heads", "num_attention_heads"),
-        ),
+        number("num_key_value_heads", "num_kv_heads", instead=("num_attention_heads",)),
         Row("ffn_hidden_size", _mlp, _ffn_hidden_size),
         Row("gated_mlp", read=lambda keys: _activation(keys)[1]),
         Row("activation", read=lambda keys: _activation(keys)[0]),
@@ -139,11 +148,11 @@ GPT_NEOX = Table(
         Row("seq_length", lambda spec: {"max_position_embeddings": spec.model.seq_length}),
         word("norm", "norm", {name: name for name in ("layernorm", "rmsnorm")}, "layernorm", _OF_TRANSFORMER_ENGINE),
         word("position_embedding", "pos_emb", {name: name for name in ("learned", "rotary")}, "learned"),
-        Row("rotary_base", lambda spec: {"rotary_emb_base": spec.model.rotary_base}, _rotary_base),
+        plain("rotary_base", "rotary_emb_base", _rotary_base),
         switch("tied_embeddings", "no_weight_tying", True, is_inverted=True),
         Row("linear_biases", lambda spec: dict.fromkeys(_BIASES, spec.model.has_biases), _linear_biases),
         word("qk_norm", "use_qk_layernorm", {False: False}, False),
-        Row("tensor_parallel", lambda spec: {TENSOR: spec.layout.tensor_parallel}, lambda keys: degree(keys, TENSOR)),
+        plain("tensor_parallel", TENSOR, lambda keys: degree(keys, TENSOR)),
         # 0 disables DeepSpeed's pipeline, which does not support ZeRO 2 and 3.
         Row(
             "pipeline_parallel",
@@ -215,5 +224,6 @@ def neox_arguments(config: Mapping[str, Any]) -> list[str]:
 
 
 def neox_model_keys(model: ModelShape) -> dict[str, Any]:
-    """Keys of a template by which GPT-NeoX would train another model, with the values for this one."""
-    return {"activation": _activation_word(model), "sliding_window_width": None, "moe_num_experts": 1}
+    """Keys of a template by which GPT-NeoX, or an older release of it, would train another model, with the values for
+    this one."""
+    return {"activation": _activation_word(model), "mlp_type": "regular"}

@@ -18,10 +18,10 @@ from search_spaces.rules.engine_rules import (
     engine_limits,
     half_precision_flash,
 )
-from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, TemplateKind, Trainer
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.common.recipe import first_violation, own_arguments, script_or, user_template, with_variables
+from trials.trainers.common.recipe import own_arguments, script_or, user_template, with_variables
 from trials.trainers.gpt_neox.config import GPT_NEOX, neox_arguments, neox_config, neox_layout, neox_model_keys
 from trials.trial import TrialSpec
 
@@ -76,11 +76,11 @@ TRAINER = Trainer(
     rules={NAME: RULES},
     required_keys=("script", "template"),
     optional_keys=(*SCRIPT_KEYS, "observe"),
-    template_kind=TemplateKind.CONFIGURATION,
     argument_error=_REFUSED.get,
+    table=GPT_NEOX,
     model_keys=neox_model_keys,
     invocation=_invocation,
     is_observed=True,
     log_format=MEGATRON_LOG,
-    export=LayoutExport(NAME, "GPT-NeoX", NAME, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "GPT-NeoX", NAME, RULES, _files, _start),
 )

@@ -14,7 +14,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import Rule, RuleViolation, activations, allows_only, builds_only
 from trials.trainers.base import LayoutExport, Trainer
-from trials.trainers.common.recipe import arguments_from, first_violation
+from trials.trainers.common.recipe import arguments_from
 from trials.trainers.megatron_bridge.overrides import (
     MIXED_PRECISIONS,
     QUANTIZATION,
@@ -84,5 +84,5 @@ RULES: tuple[Rule, ...] = (
 
 TRAINER = Trainer(
     rules={},
-    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, first_violation(NAME, RULES, ENGINE), _files, _start),
+    export=LayoutExport(NAME, "NeMo Megatron-Bridge", ENGINE, RULES, _files, _start),
 )

@@ -18,24 +18,18 @@ from search_spaces.rules.engine_rules import (
 )
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
-from trials.trainers.common.deepspeed_config import ds_config, fp32_sums, zero_section
+from trials.trainers.common.deepspeed_config import ZERO, ds_config, fp32_sums
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.megatron_options import NO_DROPOUT_OPTIONS, trained_model
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import (
     arguments_from,
-    first_violation,
     option_lines,
     script_or,
     torchrun,
     user_arguments,
 )
-from trials.trainers.megatron_deepspeed.options import (
-    MEGATRON_DEEPSPEED,
-    megatron_deepspeed_layout,
-    megatron_deepspeed_options,
-    unsupported_option_reason,
-)
+from trials.trainers.megatron_deepspeed.options import MEGATRON_DEEPSPEED, megatron_deepspeed_options
 from trials.trial import TrialSpec
 
 NAME = "megatron-deepspeed"
@@ -54,14 +48,15 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 def _config(spec: TrialSpec) -> dict[str, Any]:
     """The DeepSpeed configuration for Megatron-DeepSpeed's options; the ZeRO stages of both must agree."""
-    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
+    config = ds_config(spec.layout, MAX_GRAD_NORM)
     config.pop("data_types", None)
-    return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}
+    config[ZERO]["stage"] = spec.layout.zero_stage
+    return config | fp32_sums(spec.layout)
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
     return {
-        _ARGUMENTS_FILE: option_lines([*megatron_deepspeed_layout(spec), *NO_DROPOUT_OPTIONS]),
+        _ARGUMENTS_FILE: option_lines([*MEGATRON_DEEPSPEED.options(spec), *NO_DROPOUT_OPTIONS]),
         _CONFIG_FILE: plain_yaml(_config(spec)),
     }
 
@@ -80,7 +75,7 @@ RULES: tuple[Rule, ...] = (
     half_precision_flash,
     *bf16_reductions,
     activations(("silu",), ("gelu", "squared_relu")),
-    engine_limits(NAME, *MEGATRON_DEEPSPEED.limits),
+    engine_limits(NAME, *MEGATRON_DEEPSPEED.table.limits),
 )
 
 TRAINER = Trainer(
@@ -90,8 +85,8 @@ TRAINER = Trainer(
     invocation=_invocation,
     log_format=MEGATRON_LOG,
     log_rank=last_rank,
-    argument_error=unsupported_option_reason,
+    argument_error=MEGATRON_DEEPSPEED.refusal,
     trained_model=trained_model,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, first_violation(NAME, RULES), _files, _start),
+    export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, RULES, _files, _start),
 )

@@ -9,8 +9,7 @@ from pathlib import Path
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.plain_file import read_referenced
-from trials.trainers.common.megatron_options import GRADIENT_DTYPE, newer_megatron_lm
-from trials.trainers.common.megatron_spelling import Option
+from trials.trainers.common.megatron_options import GRADIENT_DTYPE, Option, newer_megatron_lm
 from trials.trainers.common.options import option_name, option_names
 
 _PARSER, _VERSION = "megatron/training/arguments.py", "megatron/core/package_info.py"

@@ -32,9 +32,6 @@ _HALF = "Megatron-LM overlaps all-to-alls in bf16 and fp16"
 _RECOMPUTED = "the backward pass of experts whose all-to-alls are overlapped does not compute them again"
 
 
-# -- sharding, offload and types
-
-
 def _sizes(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     """Layers in host memory or in 16 bits that are more than a model or a stage has."""
     kept, stage = layout.layers_in_16_bits, model.num_layers // layout.pipeline_parallel
@@ -48,48 +45,6 @@ def _sizes(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             "layers_in_16_bits is at most the layers of a pipeline stage, num_layers / pipeline_parallel",
             f"set layers_in_16_bits to {stage} or less",
         )
-
-
-_OF_STATES: tuple[Rule, ...] = (
-    # ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline.
-    zero_in_pipeline("Megatron-LM supports zero_stage 0 and 1 in a pipeline"),
-    sharded_replicas,
-    _sizes,
-    clashes("offload", {"zero_stage": (0, 2, 3)}, _ON_HOST),
-    clashes("offload", {"precision": ("fp32", "fp16")}, _ON_HOST),
-    clashes(
-        "data_parallel_replicas",
-        {"zero_stage": (2, 3)},
-        "several instances of Megatron-LM's distributed optimizer need zero_stage 1"
-        " (megatron/core/parallel_state.py, initialize_model_parallel)",
-    ),
-    clashes("offloaded_layers", {"pipeline_parallel": at_least(2)}, _OFFLOADS),
-    clashes("offloaded_layers", {"activation_checkpointing": ("selective", "full")}, _OFFLOADS),
-    clashes("tensor_parallel_overlap", {"sequence_parallel": (False,)}, _OVERLAPS),
-    clashes("tensor_parallel_overlap", {"precision": ("fp32",)}, _OVERLAPS),
-    clashes("layers_in_16_bits", {"matmul_precision": ("fp8_delayed",)}, "delayed scaling has all layers in 8 bits"),
-    clashes(
-        "recompute_modules",
-        {"matmul_precision": ("fp8_delayed",), "activation_checkpointing": ("selective",)},
-        "delayed scaling recomputes neither layernorm nor moe_act",
-        values=has_part("layernorm", "moe_act"),
-        fix="leave them out, or set matmul_precision to fp8_tensorwise",
-    ),
-    clashes("quantized_weights", {"zero_stage": (0,)}, _IN_4_OR_8_BITS),
-    clashes(
-        "quantized_weights",
-        {"offload": ("optimizer",), "matmul_precision": lambda word: word != "fp8_delayed"},
-        "--optimizer-cpu-offload takes 8-bit weights of delayed scaling only",
-    ),
-    clashes("gradients_in_bf16", {"precision": ("fp32", "fp16")}, "--grad-reduce-in-bf16 is for weights in bf16"),
-    clashes(
-        "moment_dtype",
-        {"zero_stage": (0, 2, 3)},
-        "moments of other types need the precision-aware distributed optimizer: zero_stage 1",
-    ),
-)
-
-# -- context parallelism: transformer_engine/pytorch/attention/dot_product_attention
 
 
 def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -124,89 +79,6 @@ def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
         )
 
 
-_OF_CONTEXT: tuple[Rule, ...] = (
-    _context,
-    clashes(
-        "context_parallel",
-        {"attention_kernel": lambda kernel: kernel != "flash"},
-        "Transformer Engine's unfused attention has no context parallelism",
-    ),
-    clashes(
-        "context_parallel",
-        {"model.attention_sinks": (True,), "context_transport": ("p2p", "all_gather", "a2a_p2p")},
-        "Transformer Engine has sinks with all-to-alls alone",
-    ),
-    clashes(
-        "context_parallel",
-        {"model.sliding_window": is_given, "context_transport": ("p2p", "a2a_p2p")},
-        "Transformer Engine's rings have no sliding windows",
-    ),
-)
-
-# -- experts, latent attention, further tokens
-
-_BIASED: dict[str, Any] = {"model.num_experts": is_given, "model.linear_biases": (True,)}
-_OF_THE_MODEL: tuple[Rule, ...] = (
-    clashes(
-        "expert_dispatcher",
-        {"precision": ("fp32", "fp16")},
-        "DeepEP and HybridEP send tokens in bf16 (megatron/core/transformer/moe/fused_a2a.py)",
-        values=FUSED_DISPATCHERS,
-    ),
-    clashes(
-        "expert_tensor_parallel",
-        _BIASED,
-        "Megatron-LM has experts with biases at expert_tensor_parallel 1 alone",
-        values=at_least(2),
-    ),
-    clashes(
-        "model.shared_expert_ffn_hidden_size",
-        _BIASED,
-        "Megatron-LM has shared experts without biases (transformer/moe/shared_experts.py)",
-    ),
-    clashes(
-        "model.activation",
-        _BIASED,
-        "Megatron-LM's fused GELU adds a bias, and its experts have none of these (transformer/mlp.py)",
-        values=("gelu",),
-        fix="set model.linear_biases to false",
-    ),
-    clashes("model.key_value_latent_size", {"model.position_embedding": ("learned",)}, _ROTARY),
-    clashes("model.num_mtp_layers", {"model.position_embedding": ("learned",)}, _ROTARY),
-)
-
-_BESIDE_MTP = "Megatron-LM overlaps all-to-alls beside one layer for further tokens at most, and that in a pipeline"
-_OF_EXPERT_OVERLAP: tuple[Rule, ...] = (
-    clashes(
-        "expert_overlap",
-        {"pipeline_parallel": at_least(2), "virtual_pipeline_stages": (1,)},
-        "in a pipeline Megatron-LM overlaps all-to-alls with another chunk's computation",
-        fix="set virtual_pipeline_stages to 2 or more, or expert_overlap to false",
-    ),
-    clashes("expert_overlap", {"activation_checkpointing": ("full",)}, _RECOMPUTED),
-    clashes(
-        "expert_overlap",
-        {"activation_checkpointing": ("selective",), "recompute_modules": has_part("moe")},
-        _RECOMPUTED,
-    ),
-    clashes("expert_overlap", {"precision": ("fp32",)}, _HALF),
-    clashes(
-        "expert_overlap",
-        {"expert_dispatcher": ("allgather",)},
-        "Megatron-LM overlaps the all-to-alls of the other dispatchers",
-    ),
-    clashes(
-        "expert_overlap",
-        {"zero_stage": (2, 3)},
-        "overlap takes layers apart, and Megatron-FSDP of core_v0.16.1 gathers the weights of whole layers",
-    ),
-    clashes("expert_overlap", {"model.num_mtp_layers": at_least(2)}, _BESIDE_MTP),
-    clashes("expert_overlap", {"model.num_mtp_layers": (1,), "pipeline_parallel": (1,)}, _BESIDE_MTP),
-)
-
-# -- CUDA graphs of parts of layers, or of all passes
-
-_ROUTING = ("moe_router", "moe_preprocess")
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -246,8 +118,116 @@ def _captured_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
         )
 
 
-_WHOLE = ("full_iteration",)
-_OF_CUDA_GRAPHS: tuple[Rule, ...] = (
+_BIASED: dict[str, Any] = {"model.num_experts": is_given, "model.linear_biases": (True,)}
+_BESIDE_MTP = "Megatron-LM overlaps all-to-alls beside one layer for further tokens at most, and that in a pipeline"
+TOGETHER: tuple[Rule, ...] = (
+    # -- sharding, offload and types
+    # ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline.
+    zero_in_pipeline("Megatron-LM supports zero_stage 0 and 1 in a pipeline"),
+    sharded_replicas,
+    _sizes,
+    clashes("offload", {"zero_stage": (0, 2, 3)}, _ON_HOST),
+    clashes("offload", {"precision": ("fp32", "fp16")}, _ON_HOST),
+    clashes(
+        "data_parallel_replicas",
+        {"zero_stage": (2, 3)},
+        "several instances of Megatron-LM's distributed optimizer need zero_stage 1"
+        " (megatron/core/parallel_state.py, initialize_model_parallel)",
+    ),
+    clashes("offloaded_layers", {"pipeline_parallel": at_least(2)}, _OFFLOADS),
+    clashes("offloaded_layers", {"activation_checkpointing": ("selective", "full")}, _OFFLOADS),
+    clashes("tensor_parallel_overlap", {"sequence_parallel": (False,)}, _OVERLAPS),
+    clashes("tensor_parallel_overlap", {"precision": ("fp32",)}, _OVERLAPS),
+    clashes("layers_in_16_bits", {"matmul_precision": ("fp8_delayed",)}, "delayed scaling has all layers in 8 bits"),
+    clashes(
+        "recompute_modules",
+        {"matmul_precision": ("fp8_delayed",), "activation_checkpointing": ("selective",)},
+        "delayed scaling recomputes neither layernorm nor moe_act",
+        values=has_part("layernorm", "moe_act"),
+        fix="leave them out, or set matmul_precision to fp8_tensorwise",
+    ),
+    clashes("quantized_weights", {"zero_stage": (0,)}, _IN_4_OR_8_BITS),
+    clashes(
+        "quantized_weights",
+        {"offload": ("optimizer",), "matmul_precision": lambda word: word != "fp8_delayed"},
+        "--optimizer-cpu-offload takes 8-bit weights of delayed scaling only",
+    ),
+    clashes("gradients_in_bf16", {"precision": ("fp32", "fp16")}, "--grad-reduce-in-bf16 is for weights in bf16"),
+    clashes(
+        "moment_dtype",
+        {"zero_stage": (0, 2, 3)},
+        "moments of other types need the precision-aware distributed optimizer: zero_stage 1",
+    ),
+    # -- context parallelism: transformer_engine/pytorch/attention/dot_product_attention
+    _context,
+    clashes(
+        "context_parallel",
+        {"attention_kernel": lambda kernel: kernel != "flash"},
+        "Transformer Engine's unfused attention has no context parallelism",
+    ),
+    clashes(
+        "context_parallel",
+        {"model.attention_sinks": (True,), "context_transport": ("p2p", "all_gather", "a2a_p2p")},
+        "Transformer Engine has sinks with all-to-alls alone",
+    ),
+    clashes(
+        "context_parallel",
+        {"model.sliding_window": is_given, "context_transport": ("p2p", "a2a_p2p")},
+        "Transformer Engine's rings have no sliding windows",
+    ),
+    # -- experts, latent attention, further tokens
+    clashes(
+        "expert_dispatcher",
+        {"precision": ("fp32", "fp16")},
+        "DeepEP and HybridEP send tokens in bf16 (megatron/core/transformer/moe/fused_a2a.py)",
+        values=FUSED_DISPATCHERS,
+    ),
+    clashes(
+        "expert_tensor_parallel",
+        _BIASED,
+        "Megatron-LM has experts with biases at expert_tensor_parallel 1 alone",
+        values=at_least(2),
+    ),
+    clashes(
+        "model.shared_expert_ffn_hidden_size",
+        _BIASED,
+        "Megatron-LM has shared experts without biases (transformer/moe/shared_experts.py)",
+    ),
+    clashes(
+        "model.activation",
+        _BIASED,
+        "Megatron-LM's fused GELU adds a bias, and its experts have none of these (transformer/mlp.py)",
+        values=("gelu",),
+        fix="set model.linear_biases to false",
+    ),
+    clashes("model.key_value_latent_size", {"model.position_embedding": ("learned",)}, _ROTARY),
+    clashes("model.num_mtp_layers", {"model.position_embedding": ("learned",)}, _ROTARY),
+    clashes(
+        "expert_overlap",
+        {"pipeline_parallel": at_least(2), "virtual_pipeline_stages": (1,)},
+        "in a pipeline Megatron-LM overlaps all-to-alls with another chunk's computation",
+        fix="set virtual_pipeline_stages to 2 or more, or expert_overlap to false",
+    ),
+    clashes("expert_overlap", {"activation_checkpointing": ("full",)}, _RECOMPUTED),
+    clashes(
+        "expert_overlap",
+        {"activation_checkpointing": ("selective",), "recompute_modules": has_part("moe")},
+        _RECOMPUTED,
+    ),
+    clashes("expert_overlap", {"precision": ("fp32",)}, _HALF),
+    clashes(
+        "expert_overlap",
+        {"expert_dispatcher": ("allgather",)},
+        "Megatron-LM overlaps the all-to-alls of the other dispatchers",
+    ),
+    clashes(
+        "expert_overlap",
+        {"zero_stage": (2, 3)},
+        "overlap takes layers apart, and Megatron-FSDP of core_v0.16.1 gathers the weights of whole layers",
+    ),
+    clashes("expert_overlap", {"model.num_mtp_layers": at_least(2)}, _BESIDE_MTP),
+    clashes("expert_overlap", {"model.num_mtp_layers": (1,), "pipeline_parallel": (1,)}, _BESIDE_MTP),
+    # -- CUDA graphs of parts of layers, or of all passes
     clashes(
         "cuda_graphs",
         {"zero_stage": (2, 3)},
@@ -276,7 +256,7 @@ _OF_CUDA_GRAPHS: tuple[Rule, ...] = (
         "cuda_graphs",
         {"model.num_experts": (None,)},
         "moe_router and moe_preprocess are parts of layers with experts",
-        values=has_part(*_ROUTING),
+        values=has_part("moe_router", "moe_preprocess"),
         fix="use mlp",
     ),
     clashes(
@@ -298,23 +278,21 @@ _OF_CUDA_GRAPHS: tuple[Rule, ...] = (
         {"model.num_experts": is_given, "expert_dispatcher": lambda word: word != "hybridep"},
         "the host waits for the number of each expert's tokens, but for HybridEP's, which has room for a fixed one"
         " (--moe-expert-rank-capacity-factor, from core_v0.18.0 on)",
-        values=_WHOLE,
+        values=("full_iteration",),
         fix="set expert_dispatcher to hybridep, or cuda_graphs to none",
     ),
     clashes(
         "cuda_graphs",
         {"model.num_experts": is_given, "expert_tensor_parallel": at_least(2)},
         "experts that a graph captures are not split",
-        values=_WHOLE,
+        values=("full_iteration",),
         fix="set expert_tensor_parallel to 1, or cuda_graphs to none",
     ),
     clashes(
         "cuda_graphs",
         {"model.num_experts": is_given, "model.activation": lambda word: word not in ("silu", "clamped_swiglu")},
         "experts that a graph captures have silu or clamped_swiglu with a gate",
-        values=_WHOLE,
+        values=("full_iteration",),
         fix="capture attn, moe_router and moe_preprocess, or set cuda_graphs to none",
     ),
 )
-
-TOGETHER: tuple[Rule, ...] = (*_OF_STATES, *_OF_CONTEXT, *_OF_THE_MODEL, *_OF_EXPERT_OVERLAP, *_OF_CUDA_GRAPHS)

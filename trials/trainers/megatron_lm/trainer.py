@@ -27,11 +27,9 @@ from trials.trainers.common.megatron_options import (
     newer_megatron_lm,
     oldest_megatron_lm,
     trained_model,
-    unsupported_option_reason,
 )
 from trials.trainers.common.recipe import (
     arguments_from,
-    first_violation,
     option_lines,
     script_or,
     torchrun,
@@ -92,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     quantized_products,
     *TOGETHER,
     activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),
-    engine_limits(NAME, *MEGATRON_LM.limits),
+    engine_limits(NAME, *MEGATRON_LM.table.limits),
 )
 
 TRAINER = Trainer(
@@ -102,8 +100,8 @@ TRAINER = Trainer(
     invocation=_invocation,
     log_format=MEGATRON_LM_LOG,
     log_rank=last_rank,
-    argument_error=unsupported_option_reason,
+    argument_error=MEGATRON_LM.refusal,
     trained_model=trained_model,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-LM", NAME, first_violation(NAME, RULES), _files, _start, _of_software),
+    export=LayoutExport(NAME, "Megatron-LM", NAME, RULES, _files, _start, _of_software),
 )

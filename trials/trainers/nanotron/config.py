@@ -10,13 +10,11 @@ from typing import Any
 
 from search_spaces.model_shape import ModelShape
 from trials.trainers.common.steps import NEVER, train_iterations
-from trials.trainers.table import Keys, Row, Table, fixed, merged, nested, number, switch, word
+from trials.trainers.table import Keys, Row, Table, by_option, fixed, merged, nested, number, plain, switch, word
 from trials.trial import TrialSpec
 
 _MODEL = "model.model_config."
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu_pytorch_tanh", "relu": "relu", "squared_relu": "relu2"}
-_OF_OTHER_MODELS = ("sliding_window_size", "rope_scaling", "moe_config", "no_rope_layer")
-_NO_FIELD = "no field of the model section expresses it"
 
 
 def _vocab_size(keys: Keys) -> int | None:
@@ -47,13 +45,9 @@ NANOTRON = Table(
         number("num_layers", f"{_MODEL}num_hidden_layers", 32),
         number("hidden_size", f"{_MODEL}hidden_size", 4096),
         number("num_attention_heads", f"{_MODEL}num_attention_heads", 32),
-        Row(
-            "num_key_value_heads",
-            lambda spec: {f"{_MODEL}num_key_value_heads": spec.model.num_key_value_heads},
-            lambda keys: keys.count(f"{_MODEL}num_key_value_heads", f"{_MODEL}num_attention_heads") or 32,
-        ),
+        number("num_key_value_heads", f"{_MODEL}num_key_value_heads", 32, instead=(f"{_MODEL}num_attention_heads",)),
         number("ffn_hidden_size", f"{_MODEL}intermediate_size", 11008),
-        Row("vocab_size", lambda spec: {f"{_MODEL}vocab_size": spec.model.vocab_size}, _vocab_size),
+        plain("vocab_size", f"{_MODEL}vocab_size", _vocab_size),
         number("seq_length", "tokens.sequence_length"),
         Row("seq_length", lambda spec: {f"{_MODEL}max_position_embeddings": spec.model.seq_length}),
         switch("tied_embeddings", f"{_MODEL}tie_word_embeddings", False),
@@ -82,29 +76,30 @@ NANOTRON = Table(
         word("precision", "model.dtype", {"bf16": "bfloat16", "fp16": "float16"}, "bf16", {"float32": "fp32"}),
         Row(
             "attention_kernel",
-            lambda spec: {},
-            lambda keys: keys.chosen(
+            read=lambda keys: keys.chosen(
                 f"{_MODEL}_attn_implementation",
                 {"flash_attention_2": "flash", "sdpa": "flash"},
                 "flash",
                 "attention_kernel is math or flash; ring attention is context parallelism, which this trainer's"
                 " layouts do not have",
             ),
-            ("flash",),
+            values=("flash",),
         ),
         *fixed(offload="none", overlap_comm=False, bucket_mib=None),
     ),
-    trains_another={
-        "parallelism.context_parallel_size": "context parallelism is no axis of a layout with this trainer",
-        **dict.fromkeys(
-            ("parallelism.expert_parallel_size", f"{_MODEL}moe*", f"{_MODEL}is_llamoe_config"),
-            "experts are not read from this trainer",
-        ),
-        **dict.fromkeys(
-            (f"{_MODEL}{name}" for name in ("flex_attention_mask", "is_mamba_config", *_OF_OTHER_MODELS)), _NO_FIELD
-        ),
-        f"{_MODEL}is_starcoder2_config": "StarCoder2's layers are not read",
-    },
+    trains_another=by_option(
+        {
+            "context parallelism is no axis of a layout with this trainer": "parallelism.context_parallel_size",
+            "experts are not read from this trainer": f"""
+                parallelism.expert_parallel_size {_MODEL}moe* {_MODEL}is_llamoe_config
+                """,
+            "no field of the model section expresses it": f"""
+                {_MODEL}sliding_window_size {_MODEL}rope_scaling {_MODEL}no_rope_layer {_MODEL}flex_attention_mask
+                {_MODEL}is_mamba_config
+                """,
+            "StarCoder2's layers are not read": f"{_MODEL}is_starcoder2_config",
+        }
+    ),
 )
 
 
@@ -131,12 +126,7 @@ def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
 
 def nanotron_model_keys(model: ModelShape) -> dict[str, Any]:
     """Keys of a template by which nanotron would train another model, with the values for this one."""
-    said = {
-        "hidden_act": _ACTIVATIONS[model.mlp_activation],
-        "attention_bias": model.qkv_bias,
-        **dict.fromkeys(_OF_OTHER_MODELS),
-    }
-    return {f"{_MODEL}{name}": value for name, value in said.items()}
+    return {f"{_MODEL}hidden_act": _ACTIVATIONS[model.mlp_activation], f"{_MODEL}attention_bias": model.qkv_bias}
 
 
 def _as_qwen2(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 
 from search_spaces.rules.trainer_rules import OWN_RULES
 from trials.trainers.base import LayoutExport, Trainer
-from trials.trainers.common.deepspeed_config import deepspeed_problem, ds_config
+from trials.trainers.common.deepspeed_config import ds_config
 from trials.trainers.common.recipe import ranks_per_node, with_variables
 from trials.trial import TrialSpec
 
@@ -15,7 +15,7 @@ GRADIENT_CLIPPING = 1.0
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    config = ds_config(spec.layout, spec.global_batch_size, GRADIENT_CLIPPING, spec.model)
+    config = ds_config(spec.layout, GRADIENT_CLIPPING, spec.model)
     return {"ds_config.json": json.dumps(config, indent=2, allow_nan=False) + "\n"}
 
 
@@ -33,6 +33,10 @@ def _preload(spec: TrialSpec) -> str:
 TRAINER = Trainer(
     rules=OWN_RULES,
     optional_keys=("python", "data"),
-    export=LayoutExport("deepspeed", "DeepSpeed", "deepspeed", deepspeed_problem, _files, _start),
+    export=LayoutExport(
+        *("deepspeed", "DeepSpeed", "deepspeed", OWN_RULES["deepspeed"], _files, _start),
+        # Settings that DeepSpeed would silently ignore, and compilation, which its configuration does not have.
+        left_out={"overlap_comm": False, "bucket_mib": None, "torch_compile": False},
+    ),
     preload=_preload,
 )

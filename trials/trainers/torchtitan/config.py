@@ -19,6 +19,9 @@ from trials.trainers.table import SWITCH, Keys, Row, Table, number, plain, switc
 
 _P, _T, _M = "parallelism.", "training.", "model_spec."
 LISTS, _SCHEDULE = f"{_P}module_fqns_per_model_part", f"{_P}pipeline_parallel_schedule"
+_TENSOR, _PIPELINE, _CONTEXT, _EXPERT = (
+    f"{_P}{name}_parallel_degree" for name in ("tensor", "pipeline", "context", "expert")
+)
 TOKENS = {
     "micro_batch": f"{_T}num_tokens_per_microbatch_per_dp_rank",
     "step": f"{_T}num_tokens_per_train_step",
@@ -47,11 +50,7 @@ def is_qwen3(model: ModelShape) -> bool:
 
 def stages(keys: Keys) -> int | None:
     """Pipeline stages."""
-    return keys.count(f"{_P}pipeline_parallel_degree")
-
-
-def _tensor(keys: Keys) -> int | None:
-    return keys.count(f"{_P}tensor_parallel_degree")
+    return keys.count(_PIPELINE)
 
 
 def _count_unless_computed(keys: Keys, name: str) -> int | None:
@@ -69,15 +68,9 @@ def _shards(keys: Keys) -> int | None:
     return _count_unless_computed(keys, f"{_P}data_parallel_shard_degree")
 
 
-def _above_one(keys: Keys, name: str) -> int | None:
-    """A degree; None for 1, which most layouts have."""
-    degree = keys.count(f"{_P}{name}_parallel_degree")
-    return None if degree == 1 else degree
-
-
 def _is_whole(keys: Keys) -> bool:
     """True where every rank has whole weights: context-parallel ranks shard them, too."""
-    return _shards(keys) == 1 and _above_one(keys, "context") is None
+    return _shards(keys) == 1 and keys.count(_CONTEXT) in (None, 1)
 
 
 def _replicas(keys: Keys) -> int | None:
@@ -227,7 +220,7 @@ def _compile(keys: Keys) -> bool | None:
 
 def _tensor_overlap(keys: Keys) -> bool | None:
     """Without effect on one tensor-parallel rank."""
-    return False if _tensor(keys) == 1 else keys.chosen("compile.enable_async_tensor_parallel", SWITCH, None)
+    return False if keys.count(_TENSOR) == 1 else keys.chosen("compile.enable_async_tensor_parallel", SWITCH, None)
 
 
 def _matmul_precision(keys: Keys) -> str | None:
@@ -241,7 +234,7 @@ _OF_FLOAT8 = [word for word in TORCHAO_RECIPES if word != "mxfp8"]
 
 def _expert_tensor(keys: Keys) -> int | None:
     """Tensor-parallel ranks split every expert where none distributes them."""
-    return _tensor(keys) if keys.has(f"{_M}num_experts") and _above_one(keys, "expert") is None else None
+    return keys.count(_TENSOR) if keys.has(f"{_M}num_experts") and keys.count(_EXPERT) in (None, 1) else None
 
 
 # -- what is written
@@ -310,18 +303,9 @@ def _converter(trained: Any) -> dict[str, Any]:
 # -- the table
 
 
-def _of_llama(name: str, key: str) -> Row:
-    """A whole number that a model may have."""
+def _size(name: str, key: str) -> Row:
+    """A whole number, also one with a point."""
     return plain(name, f"{_M}{key}", lambda keys: keys.whole(f"{_M}{key}"))
-
-
-def _of_experts(name: str, key: str) -> Row:
-    """A whole number of a model with experts."""
-    return Row(
-        name,
-        lambda trained: {f"{_M}{key}": getattr(trained.model, name)} if trained.model.num_experts else {},
-        lambda keys: keys.whole(f"{_M}{key}"),
-    )
 
 
 def _of_every_model(name: str, value: Any) -> Row:
@@ -334,27 +318,23 @@ _MODEL = (
     number("num_layers", f"{_M}n_layers"),
     number("hidden_size", f"{_M}dim"),
     number("num_attention_heads", f"{_M}n_heads"),
-    plain(
-        "num_key_value_heads",
-        f"{_M}n_kv_heads",
-        lambda keys: keys.count(f"{_M}n_kv_heads") or keys.count(f"{_M}n_heads"),
-    ),
-    _of_llama("attention_head_size", "head_dim"),
-    _of_llama("rotary_base", "rope_theta"),
+    number("num_key_value_heads", f"{_M}n_kv_heads", instead=(f"{_M}n_heads",)),
+    _size("attention_head_size", "head_dim"),
+    _size("rotary_base", "rope_theta"),
     number("ffn_hidden_size", f"{_M}hidden_dim"),
     number("vocab_size", f"{_M}vocab_size"),
     switch("tied_embeddings", f"{_M}enable_weight_tying"),
     switch("qk_norm", f"{_M}qk_norm"),
-    _of_experts("num_experts", "num_experts"),
-    _of_experts("experts_per_token", "experts_per_token"),
+    _size("num_experts", "num_experts"),
+    _size("experts_per_token", "experts_per_token"),
     Row(
         "expert_ffn_hidden_size",
         lambda trained: {f"{_M}expert_hidden_dim": trained.model.expert_width} if trained.model.num_experts else {},
         lambda keys: keys.count(f"{_M}expert_hidden_dim"),
     ),
-    _of_experts("shared_expert_ffn_hidden_size", "shared_expert_hidden_dim"),
-    _of_experts("num_dense_layers", "num_dense_layers"),
-    _of_experts("expert_layer_every", "expert_layer_every"),
+    _size("shared_expert_ffn_hidden_size", "shared_expert_hidden_dim"),
+    _size("num_dense_layers", "num_dense_layers"),
+    _size("expert_layer_every", "expert_layer_every"),
     _of_every_model("gated_mlp", True),
     _of_every_model("norm", "rmsnorm"),
     _of_every_model("position_embedding", "rotary"),
@@ -378,12 +358,12 @@ _LAYOUT = (
         _zero_stage,
         (0, 2, 3),
     ),
-    number("tensor_parallel", f"{_P}tensor_parallel_degree"),
+    number("tensor_parallel", _TENSOR),
     switch("sequence_parallel", f"{_P}enable_sequence_parallel"),
-    plain("context_parallel", f"{_P}context_parallel_degree", lambda keys: _above_one(keys, "context")),
-    plain("expert_parallel", f"{_P}expert_parallel_degree", lambda keys: _above_one(keys, "expert")),
+    number("context_parallel", _CONTEXT),
+    number("expert_parallel", _EXPERT),
     Row("expert_tensor_parallel", read=_expert_tensor),
-    number("pipeline_parallel", f"{_P}pipeline_parallel_degree"),
+    number("pipeline_parallel", _PIPELINE),
     Row(
         "pipeline_schedule",
         lambda trained: {_SCHEDULE: SCHEDULES.get(trained.layout.pipeline_schedule, "1F1B")},

@@ -1,16 +1,81 @@
 """torchtitan's own training program. Recipes have its configuration; trials train by it with Parlay's engine.
 
-Standard library only.
+A recipe has the layout as a Python module that torchtitan loads by `--module` and `--config`. Its values are one
+literal, which `parlay init --from` reads without running the module. Standard library only.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from search_spaces.engines import TORCHTITAN
+from search_spaces.plain_file import read_named
 from search_spaces.rules.trainer_rules import OWN_RULES
 from trials.trainers.base import LayoutExport, Trainer
-from trials.trainers.common.recipe import first_violation, torchrun
-from trials.trainers.torchtitan.module import CONFIG_FILE, FUNCTION, config_files
+from trials.trainers.common.recipe import torchrun
+from trials.trainers.table import nested
+from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
 from trials.trial import TrialSpec
+
+CONFIG_FILE, PARTS_FILE = "torchtitan_config.py", "torchtitan_parts.py"
+FUNCTION, NAME = "parlay", "VALUES"
+"""Names of the function that torchtitan calls, and of the literal."""
+
+
+def config_files(spec: TrialSpec) -> dict[str, str]:
+    """The module, and beside it the parts that the engine builds a configuration of. The layout is canonical and
+    violates no rule."""
+    parts = read_named(Path(__file__).parents[2] / "train" / "engines" / PARTS_FILE)
+    return {CONFIG_FILE: f"{_IMPORTS}\n{NAME} = {_literal(values_of(spec))}\n{EXPORTED}", PARTS_FILE: parts.decode()}
+
+
+def values_of(trained: Any) -> dict[str, Any]:
+    """What torchtitan is told of a trial, or of what an engine trains, by section."""
+    written = TORCHTITAN_TABLE.written(trained).items()
+    return nested({name: value for name, value in written if value is not None})
+
+
+def _literal(value: Any, depth: int = 0) -> str:
+    """A value as Python has it, with a line for each entry of a mapping, and for each list in a list."""
+    indent = "    " * depth
+    if isinstance(value, Mapping):
+        lines = (f"{indent}    {json.dumps(key)}: {_literal(each, depth + 1)}," for key, each in value.items())
+        return "\n".join(["{", *lines, f"{indent}}}"])
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return "\n".join(["[", *(f"{indent}    {_literal(each)}," for each in value), f"{indent}]"])
+    return json.dumps(value) if isinstance(value, (str, list)) else repr(value)
+
+
+_IMPORTS = '''\
+"""Written for torchtitan 0.3.0."""
+
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import CompileConfig, TrainingConfig
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.trainer import Trainer
+
+from .torchtitan_parts import model_spec, parallelism, recomputation
+'''
+EXPORTED = f"""
+
+def {FUNCTION}() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_spec({NAME}),
+        training=TrainingConfig(**{NAME}["training"]),
+        parallelism=parallelism({NAME}),
+        activation_checkpoint=recomputation({NAME}),
+        compile=CompileConfig(**{NAME}["compile"]),
+        loss=CrossEntropyLoss.Config(global_vocab_size={NAME}["model_spec"]["vocab_size"]),
+        # Yours, like everything that is not here.
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
+    )
+"""
+
 
 _MODULE = f"recipe.{CONFIG_FILE.removesuffix('.py')}"
 
@@ -26,7 +91,7 @@ TRAINER = Trainer(
         TORCHTITAN,
         "torchtitan",
         TORCHTITAN,
-        first_violation(TORCHTITAN, OWN_RULES[TORCHTITAN]),
+        OWN_RULES[TORCHTITAN],
         config_files,
         _start,
     ),

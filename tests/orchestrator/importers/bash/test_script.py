@@ -27,16 +27,16 @@ FRAGMENTS = (
         ('A=\nrun a$A"b" "" $A "$A"', ["run", "ab", "", ""]),
         ("run ${A:-7} ${B:=3} $B", ["run", "7", "3", "3"]),
         ("cd x && run a | tee b", ["tee", "b"]),
-        ('A=("0:16 2.4B:320" c)\nrun "${A[@]}" "${A[*]}"', ["run", "0:16 2.4B:320", "c", "0:16 2.4B:320 c"]),
+        ('A=("0:16 2.4B:320" c)\nB="${A[*]}"\nrun "${A[@]}" "$B"', ["run", "0:16 2.4B:320", "c", "0:16 2.4B:320 c"]),
         ("run $(dirname \"$0\")/x $PWD/y", ["run", "./x", "./y"]),
-        ('A=x\nif [[ $A == y* || -z "$A" ]]; then B=1; elif [[ 3 -gt 2 ]]; then B=2; fi\nrun $B', ["run", "2"]),
+        ('A=x\nif [[ $A == y* ]]; then B=1; elif [[ 3 -gt 2 ]]; then B=2; fi\nrun $B', ["run", "2"]),
         ("A=7b\ncase $A in 1b) B=1 ;; 7*|8b) B=2 ;; *) B=3 ;; esac\nrun $B", ["run", "2"]),
         ("A=x\n[ $A = y ] || exit 2\nrun a", ["run", "a"]),
         ("A=2\nsrun -n 4 bash -c \"cd x && run --tp $A 'b c'\"", ["srun", "-n", "4", "run", "--tp", "2", "b c"]),
-        ("A=1\nexport B=2\ndocker run bash -c 'run ${A:-3} $B'", ["run", "3", "2"]),
+        ("A=1\nexport B=2\ndocker run bash -c 'run ${A:-3} $B'", ["docker", "run", "run", "3", "2"]),
         ("srun bash <<E\nrun --a\nE", ["srun", "run", "--a"]),
         ("read -r -d '' A <<'E' || true\nrun --x\nE\nsrun bash -c \"$A\"", ["srun", "run", "--x"]),
-        ("start() { local A=2; run $A; }", ["run", "2"]),
+        ("start() { local A=2; run $A; }\ntime start", ["run", "2"]),
         ("for i in 1 2; do A=3; run $A; done", ["run", "3"]),
     ],
 )  # fmt: skip
@@ -57,13 +57,15 @@ IN_A_BRANCH = "it is set under a condition that the script does not decide"
         ("A=1\nfor i in 1 2; do run $A; A=$((A * 2)); done", "it is set in a loop"),
         ("set_a() { A=2; }\nA=1\nset_a\nrun $A", "it is set in a function"),
         ("A=1\n(A=2)\nrun $A", "it is set in a sub-shell"),
-        ("A=1\nread A\nrun $A", "it is read from input"),
+        ("A=1\nread A\nrun $A", "it is set by read (line 2)"),
         ("A=1\n((A++))\nrun $A", "it is set by an arithmetic command"),
         ("A=(1 2)\nA[0]=3\nrun $A", "its elements are set one by one"),
         ("A=1 # change for your cluster\nrun $A", "its comment says: change for your cluster"),
         ("# Change for multinode config\nB=2\nA=1\n\nrun $A", "its comment says: Change for multinode config"),
         ("A=(\n  1 # TODO\n)\nrun ${A[@]}", "its comment says: TODO"),
         ("run <path>", "it is a placeholder"),
+        ("run --a \\\n  # --b \\\n  --c", "bash ends the command before it"),
+        ('A="run --a\n  --c"\nbash -c "$A"', "bash ends the command before it"),
         ("run gpu:your_own_gpu_per_node", "it is a placeholder"),
         ("# Change for multinode config\nB=2\n\nA=1\nrun $A", None),
         ("if [ $# -lt 1 ]; then A=2; exit 1; fi\nA=1\nrun $A", None),
@@ -78,7 +80,7 @@ def test_a_word_that_is_not_certain_says_why(text, doubt):
     ("text", "certain", "doubted"),
     [
         ('A="--x"\nif [ $Y = 1 ]; then\n A="$A --y"\nfi\nrun $A', "--x", "--y"),
-        ('A=" --x"\n[ -f y ] && A=" --y 1 ${A}"\nrun $A', "--x", "--y 1"),
+        ('A=" --x"\n[ -f y ] && A=" --y 1 ${A}"\nrun $A', "", "--x --y 1 --x"),
         ("A=(--x)\nif [ -f y ]; then A+=(--y); else A+=(--z); fi\nrun ${A[@]}", "--x", "--y --z"),
         ("A=(--x)\nfor i in a b; do A+=(--y $i); done\nrun ${A[@]}", "--x", "--y $i"),
         ("if [ $Y = 1 ]; then A=--x; else A='--y 2'; fi\nrun $A", "", "--x --y 2"),
@@ -100,6 +102,7 @@ def test_options_that_a_branch_adds_are_in_doubt_and_the_others_are_not(text, ce
         ('F=${F:-0}\nif [ "$F" = 1 ]; then A="--x"; fi\n[ $F = 1 ] && A=--y', "F is taken as its default 0"),
         ('T_TOKEN=${T_TOKEN:-abc}\nif [ -n "$T_TOKEN" ]; then A=1; fi', "T_TOKEN is taken as its default; the env"),
         ("source env.sh", "env.sh was not read; what it sets is missing."),
+        ('A=\'eval "$A"\'\neval "$A"', "A script that is nested 8 levels deep was not read."),
     ],
 )
 def test_what_was_not_read_and_defaults_that_decide_have_one_note(text, note):
@@ -119,6 +122,25 @@ def test_words_defaults_and_exports_are_those_that_are_certain():
     script = read_script(". ./env.sh\nrun $A", {"./env.sh": "A=3"}.__getitem__)
     assert [word.text for word in script.commands[-1]] == ["run", "3"]
     read_script("source x", lambda path: "source x")
+
+
+@pytest.mark.parametrize("start", ['bash -c "{}"', 'eval "{}"', 'B="{}"\nsrun bash -c "$B"', "bash <<E\n{}\nE"])
+def test_words_behind_a_line_break_of_a_variable_are_in_doubt_where_bash_ends_the_command(start):
+    options = 'RANKS="--nodes $(n) --l \'a|{b\'\n --ranks 8\n"\nARGS="--a 1"\n'
+    script = read_script(options + start.format("cd x && run $RANKS train.py $ARGS\nother $ARGS"))
+    doubts = {word.text: word.doubt for command in script.commands[-2:-1] for word in command}
+    doubt = "bash ends the command at a line break of RANKS before it"
+    assert [text for text, found in doubts.items() if found == doubt] == ["--ranks", "8", "train.py", "--a", "1"]
+    assert doubts["--l"] is doubts["a|{b"] is None
+    assert [word.doubt for word in script.commands[-1]][-3:] == [None] * 3
+    whole = read_script('S="cd x\nrun --a\nother"\nbash -c "set -e; $S"')
+    assert [word.text for word in whole.commands[-2]] == ["run", "--a"]
+
+
+@pytest.mark.parametrize("name", ["../env.sh", "./x/../../env.sh", "/shared/env.sh", "$(dirname $0)/../env.sh"])
+def test_a_file_outside_the_folder_of_the_script_is_not_sourced(name):
+    (note,) = read_script(f"source {name}", lambda path: "A=3").notes
+    assert note.endswith("env.sh was not read; what it sets is missing.")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from orchestrator.importers.bash.budget import LARGEST_TEXT
 from orchestrator.importers.bash.script import read_script
+from orchestrator.importers.bash.values import LARGEST_TEXT
 from search_spaces.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def test_a_text_that_the_parser_reads_again_and_again_is_refused(text):
         LONG + 'case "$X" in\n' + "*b*[!a]*) ;;\n" * 9_000 + "esac",
         "g(){ while true; do " + "A=1; " * 30_000 + "done; }\n" + "g\n" * 10_000,
         'X="' + "a " * 50_000 + '"\nrun' + " $X" * 50_000,
-        "f() { " + "f; " * 20 + "}\nf",
+        "".join(f"f{i}() {{ f{i + 1}; f{i + 1}; }}\n" for i in range(30)) + "f0",
     ],
     ids=range(8),
 )

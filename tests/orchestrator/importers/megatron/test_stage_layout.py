@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron.stage_layout import texts_of
+from orchestrator.importers.megatron.fields import texts_of
 from search_spaces.errors import InputError
 from tests.trials.train.parity import needs_megatron
 
@@ -14,7 +14,7 @@ OF_MEGATRON = ("Ettt|(tt|)*29,m|L", "Et*2|(tt|)*5t|tmL", "Et|(tt|)*6mL", "(E|)*1
 
 
 def read(layout: str, stages: int | str, more: str = "") -> Any:
-    named = f"--pipeline-model-parallel-layout '{layout}' --pipeline-model-parallel-size {stages} {more}"
+    named = f'--pipeline-model-parallel-layout "{layout}" --pipeline-model-parallel-size {stages} {more}'
     return read_launch_script(
         f"torchrun --nproc-per-node 4 pretrain_gpt.py --hidden-size 256 --micro-batch-size 1 {named}"
     )
@@ -30,12 +30,16 @@ def read(layout: str, stages: int | str, more: str = "") -> Any:
         ("Et|ttt|ttt|tt|t|ttt|ttt|ttL", 4, (2, "own", 2, 4)),
         ("Ettt|ttt|ttt|tmL", 4, (1, "own", None, 1)),
         ("Et|tt|t|ttL", "$PP", (None, None, None, None)),
+        ("$LAYOUT", 2, (None, None, None, None)),
     ],
 )
 def test_a_layout_is_read_as_the_split_that_it_is(layout, stages, expected):
     found = read(layout, stages)
     assert tuple(found.layout.get(name) for name in SPLIT) == expected
-    assert ({*SPLIT} <= {*found.in_doubt}) is (stages == "$PP")
+    is_asked_for = "$" in f"{layout}{stages}"
+    start = f"--pipeline-model-parallel-layout is '{layout}', which was not used: "
+    assert ({*SPLIT} <= {*found.in_doubt}) is is_asked_for
+    assert any(note.startswith(start) for note in found.notes) is is_asked_for
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.config.init import render_from
 from orchestrator.importers.launch_script import read_launch_script
 from orchestrator.importers.registry import read_source
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.trials.trainers.specs import LLAMA
-from trials.trainers.torchtitan.module import CONFIG_FILE, config_files
+from trials.trainers.torchtitan.trainer import CONFIG_FILE, config_files
 
 SPEC = our_spec(Layout(data_parallel=8, zero_stage=3, attention_kernel="flex", engine="torchtitan"), LLAMA)
 MODULE = config_files(SPEC)[CONFIG_FILE]
@@ -57,7 +58,7 @@ def test_words_are_read_as_torchtitans_parser_reads_them(words, fields):
     [
         ("llama3_debugmodel_float8", "", "The training leaves no linear layer in bf16"),
         ("llama3_8b_mxfp8", "", "The training converts every linear layer to mxfp8"),
-        ("llama3_8b", "", "--training.disable_cuda_graphs"),
+        ("llama3_8b", "", "The training captures each pass in a CUDA graph, torchtitan's default"),
         ("llama3_8b", "--training.dtype bfloat16", "--training.dtype"),
         (
             "llama3_8b",
@@ -69,6 +70,14 @@ def test_words_are_read_as_torchtitans_parser_reads_them(words, fields):
 def test_a_difference_is_noted_and_another_layout_is_no_baseline(config, words, told):
     found = llama3(words, config)
     assert any(each.startswith(told) for each in (*found.notes, *(str(problem.key) for problem in found.changed)))
+
+
+def test_the_plainest_command_gives_a_baseline_and_its_graphs_are_noted_where_it_has_some(tmp_path):
+    (tmp_path / "train.sh").write_text(f"torchrun --nproc-per-node 8 -m torchtitan.train {LLAMA3}\n")
+    text, notes = render_from(tmp_path / "train.sh")
+    assert "baseline:" in text
+    assert [note for note in notes if "CUDA graph" in note]
+    assert not [note for note in llama3("--training.disable_cuda_graphs").notes if "CUDA graph" in note]
 
 
 @pytest.mark.parametrize("words", [f"{TOKENS} 12000", f"{TOKENS} $N", "--training.batch_rampup 3"])

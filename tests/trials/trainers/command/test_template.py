@@ -5,7 +5,7 @@ import pytest
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import spec_of
 from trials.trainers.command.template import (
-    argument_faults,
+    argument_problems,
     command_arguments,
     filled_arguments,
     placeholder_values,
@@ -86,6 +86,6 @@ def test_an_argument_with_a_placeholder_is_split_and_any_other_is_passed_as_it_i
     assert arguments("--tp={tensor_parallel}", "it's one", "--json={{}}") == ["--tp=2", "it's one", "--json={}"]
     split = arguments("--out {attempt_folder}/x", "{sequence_parallel=true:--sp 'a b'}", "{zero_stage=3:--fsdp}")
     assert split == ["--out", "/run/it's/a1/x", "--sp", "a b"]
-    assert [*argument_faults("it's")] == []
+    assert [*argument_problems("it's", "arguments[0]")] == []
     for argument in ("--tp={tensor_paralel}", "--json={}", "{precision=bf61:--bf16}", "{precision=bf16:--name 'mine}"):
-        assert [*argument_faults(argument)] != []
+        assert [*argument_problems(argument, "arguments[0]")] != []

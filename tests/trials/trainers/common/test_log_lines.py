@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.common.log_lines import LONGEST_LINE, command_format, pattern_faults, read_line
+from trials.trainers.common.log_lines import LONGEST_LINE, command_format, pattern_problems, read_line
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail, StepReader
 from trials.trainers.registry import LOG_FORMATS
 
@@ -147,9 +147,9 @@ def test_a_commands_own_patterns_say_what_a_step_is():
     ],
 )
 def test_patterns_that_cannot_be_used_are_named(patterns, message):
-    [(_, found, _, fix)] = pattern_faults(patterns)
-    assert message in found
-    assert fix
+    [problem] = pattern_problems(patterns)
+    assert message in problem.message
+    assert problem.fix
 
 
 LOGS = Path(__file__).parents[1] / "megatron_lm" / "logs"

@@ -10,7 +10,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import export_cases
 from tests.trials.trainers.specs import LLAMA, spec_of
-from trials.trainers.common.megatron_options import NO_DROPOUT, megatron_lm_options, unsupported_option_reason
+from trials.trainers.common.megatron_options import MEGATRON_LM, NO_DROPOUT, megatron_lm_options
 from trials.trainers.common.options import option_names
 from trials.trainers.megatron_deepspeed.options import megatron_deepspeed_options
 from trials.trainers.registry import TRAINERS
@@ -46,9 +46,9 @@ def test_what_megatron_lm_is_told_is_the_layout_and_the_model_and_cannot_be_an_a
         assert Layout(**found.layout, engine=found.source).canonical() == case.spec.layout
         assert ModelShape(**found.model) == case.spec.model
         rendered |= option_names(words)
-    assert {name for name in rendered if unsupported_option_reason(name) is None} == OF_THE_USER
-    assert unsupported_option_reason("save") == "a trial writes no checkpoint"
-    assert unsupported_option_reason("weight-decay") is None
+    assert {name for name in rendered if MEGATRON_LM.refusal(name) is None} == OF_THE_USER
+    assert MEGATRON_LM.refusal("save") == "a trial writes no checkpoint"
+    assert MEGATRON_LM.refusal("weight-decay") is None
 
 
 @pytest.mark.parametrize("trainer", ["megatron-lm", "megatron-deepspeed"])

@@ -38,7 +38,6 @@ def script_in(folder: Path, parser: str | None, package: str | None) -> str:
         (WITH, 16, [OPTION]),  # main between the option and the next version
         (WITH, 17, [OPTION]),
         (WITHOUT, 17, [OPTION]),  # a parser in another file; one without the option ends with its name
-        (WITH, 20, [OPTION]),
     ],
 )
 def test_the_option_is_given_to_versions_that_have_it(tmp_path, parser, minor, expected):

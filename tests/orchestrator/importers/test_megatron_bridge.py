@@ -6,25 +6,23 @@ import pytest
 import yaml
 
 from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.megatron_bridge.config import (
+from orchestrator.importers.megatron_bridge import (
     imported_overrides,
     looks_like_megatron_bridge,
     read_bridge_config,
 )
+from orchestrator.importers.ranks import Ranks
 from orchestrator.importers.settings import Setting
 from search_spaces.errors import InputError
 from tests.orchestrator.importers.samples import BRIDGE, with_keys
 
 BASE = {"model": {"tensor_model_parallel_size": 2, "normalization": "RMSNorm"}, "train": {"global_batch_size": 64}}
 
-ENDS = {"num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 2}
 STAGES = {"model__pipeline_model_parallel_size": 4}
 LISTED = [["embedding", *["decoder"] * 3], ["decoder"] * 3, ["decoder"] * 3, ["decoder", "mtp", "loss"]]
 BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "block"}
-SELECTIVE = {"model__recompute_granularity": "selective"}
 GRAPHS = {"model__cuda_graph_impl": "transformer_engine"}
 UNREAD = "The recipe of these overrides was not read; it decides"
-OFFLOADED = {"optimizer__optimizer_cpu_offload": True}
 EXPERTS = {"model__num_moe_experts": 8, "model__expert_model_parallel_size": 4}
 OVERLAPPED = {"model__overlap_moe_expert_parallel_comm": True}
 SQUARED_RELU = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
@@ -35,9 +33,9 @@ def read(**keys: Any):
     return read_bridge_config(yaml.safe_dump(with_keys(BASE, named)))
 
 
-def overrides(recipe: str | None = None, **ranks: int):
+def overrides(recipe: str | None = None, *ranks: Ranks):
     given = {"model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2}
-    return imported_overrides({name: Setting(value) for name, value in given.items()}, recipe, **ranks)
+    return imported_overrides({name: Setting(value) for name, value in given.items()}, recipe, *ranks)
 
 
 def test_overrides_leave_the_rest_to_the_recipe():
@@ -55,6 +53,7 @@ def test_overrides_leave_the_rest_to_the_recipe():
     ("keys", "field", "expected"),
     [
         ({"mixed_precision": "fp16_mixed"}, "precision", "fp16"),
+        ({"mixed_precision": "bf16-with-mxfp8-mixed"}, "matmul_precision", "mxfp8"),
         ({"model__virtual_pipeline_model_parallel_size": None}, "virtual_pipeline_stages", 1),
         ({**EXPERTS, **OVERLAPPED, "comm_overlap__overlap_moe_expert_parallel_comm": False}, "expert_overlap", False),
         ({**GRAPHS, "model__num_moe_experts": None, "model__cuda_graph_scope": []}, "cuda_graphs", "attn+mlp"),
@@ -69,7 +68,6 @@ def test_overrides_leave_the_rest_to_the_recipe():
         ({"model__activation_func": SQUARED_RELU}, "activation", "squared_relu"),
         ({"model__gated_linear_unit": True, "model__activation_func": "gelu"}, "activation", "gelu"),
         ({"optimizer__exp_avg_dtype": "torch.bfloat16", "optimizer__exp_avg_sq_dtype": "bf16"}, "moment_dtype", "bf16"),
-        ({"model__add_qkv_bias": True, "model__add_bias_linear": True}, "qkv_bias", None),
         ({"model__gated_linear_unit": True, "model__activation_func": "torch.nn.functional.silu"}, "activation", None),
         ({"model__rotary_base": 500000, "model__position_embedding_type": "learned_absolute"}, "rotary_base", None),
         ({"model__vocab_size": 1000}, "vocab_size", None),  # the recipe may pad it
@@ -89,17 +87,9 @@ def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, e
             {"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}},
             "the recipes delayed, tensorwise",
         ),
-        (
-            {"mixed_precision": {"first_last_layers_bf16": True, **ENDS}},
-            "both ends",
-        ),
         ({"mixed_precision": [1]}, "precision is bf16 or fp16"),
         ({**STAGES, "model__pipeline_model_parallel_layout": [1]}, "the text has E"),
-        ({"model__position_embedding_type": "yarn"}, "position_embedding is learned or rotary"),
-        ({**SELECTIVE, "model__recompute_modules": ["moe_act", "mhc"]}, "recompute_modules is layernorm, mla_up_proj,"),
-        ({**OFFLOADED, "optimizer__optimizer_offload_fraction": 0.5}, "offload moves the whole optimizer"),
-        ({"model__softmax_type": "off-by-one"}, "attention_sinks is true or false"),
-        ({"model__fp8_output_proj": True}, "no matmul_precision has it"),
+        ({"model__position_embedding_type": "yarn"}, "position_embedding is written "),
         ({"model__is_hybrid_model": True}, "no field of the model section"),
         ({"peft": {"_target_": "megatron.bridge.peft.lora.LoRA"}}, "pretrains a whole GPT"),
     ],
@@ -120,13 +110,13 @@ def test_a_recipe_or_command_for_another_training_is_refused():
     with pytest.raises(InputError, match="a search pretrains a GPT"):
         started("--model llama3_8b --mode lora")
     with pytest.raises(InputError, match="it chooses among a node's GPUs"):
-        started("--model llama3_8b --include localhost:0")
+        read_launch_script("deepspeed --include localhost:0 run_recipe.py --model llama3_8b")
 
 
 def test_a_recipe_is_named_decides_experts_and_its_name_has_the_precision():
     assert {"expert_parallel", "expert_tensor_parallel"} <= {*overrides("qwen3_30b_a3b_pretrain_config").left_open}
     assert "expert_parallel" not in overrides("llama3_8b_pretrain_config").left_open
-    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", num_nodes=2, gpus_per_node=8)
+    found = overrides("llama3_8b_pretrain_8gpu_h100_bf16_config", Ranks(2, 8))
     assert (found.layout["precision"], found.layout["data_parallel"], found.layout["num_nodes"]) == ("bf16", 4, 2)
     assert found.origins["baseline.precision"] == "the name of the recipe llama3_8b_pretrain_8gpu_h100_bf16_config"
     assert "precision" not in found.left_open
@@ -194,3 +184,13 @@ def test_an_override_prevails_and_names_a_script_of_ones_own():
     assert any(note.startswith("train.micro_batch_size is '$MBS', which was not used") for note in notes)
     found = read_launch_script("torchrun my_train.py model.num_layers=4 train.global_batch_size=8")
     assert (found.source, found.model, found.global_batch_size) == ("megatron-bridge", {"num_layers": 4}, 8)
+
+
+def test_an_option_of_the_program_is_none_of_the_launchers():
+    found = started("--recipe a_pretrain_config --num_gpus 64 -ms 5 --dump_env -xy")
+    assert (found.num_nodes, found.gpus_per_node) == (1, 8)
+    assert "Not read: --num-gpus, --dump-env, -ms, -xy." in found.notes
+    known = "model.num_layers=4 train.global_batch_size=8"
+    found = read_launch_script(f"torchrun --nproc-per-node 4 --foo 1 -m my.training --num_gpus 64 {known}")
+    assert found.gpus_per_node == 4
+    assert "Not read: --foo, --num-gpus." in found.notes

@@ -1,22 +1,30 @@
-"""Import of a Megatron-Bridge recipe's overrides as model, layout and batch."""
+"""Import of Megatron-Bridge: a recipe's overrides, in a file or in the command that trains with it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.importers.bash.script import Script, Word
 from orchestrator.importers.batch import complete_batch
+from orchestrator.importers.command_settings import command_settings, from_starter
 from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
+from orchestrator.importers.ranks import Ranks, ranks_of
 from orchestrator.importers.rows import read_rows
 from orchestrator.importers.settings import CODE, Setting, Settings, flat
+from orchestrator.importers.slurm_header import SlurmHeader
+from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
+from trials.trainers.common.megatron_core import all_fields
 from trials.trainers.common.megatron_layout import has_experts
 from trials.trainers.megatron_bridge.overrides import MEGATRON_BRIDGE, OF_MIXED_PRECISION, precision_fields, sections_of
+from trials.trainers.table import Table
 
 _SECTIONS = {"model", "ddp", "dataset", "scheduler", "mixed_precision", "comm_overlap"}
 _READ = {"model", "ddp", "optimizer", "dist", "train", "dataset", "comm_overlap", "mixed_precision", "peft"}
@@ -26,7 +34,7 @@ _ALSO = {
     "fp8_param_gather": "fp8_param",
     "fp4_param_gather": "fp4_param",
 }
-_BATCH = ("global_batch_size",)
+_NO_RANKS = Ranks(None, None)
 
 Given = Mapping[str, Setting]
 """Settings by their dotted keys."""
@@ -58,9 +66,7 @@ def config_settings(text: str) -> Given:
     return flat(values if isinstance(values, Mapping) else {}, MEGATRON_BRIDGE, line)
 
 
-def imported_overrides(
-    given: Given, recipe: str | None = None, num_nodes: int | None = None, gpus_per_node: int | None = None
-) -> ImportedConfig:
+def imported_overrides(given: Given, recipe: str | None = None, ranks: Ranks = _NO_RANKS) -> ImportedConfig:
     """The values of a recipe's overrides on these ranks. What none of them says stays open: the recipe is Python and
     is not read.
 
@@ -75,7 +81,8 @@ def imported_overrides(
     if "precision" not in layout and _precision_in(recipe) == "bf16":
         layout["precision"], origins["baseline.precision"] = "bf16", f"the name of the recipe {recipe}"
     left_open = tuple(_left_open(keys, layout, re.search(_OF_EXPERTS, recipe or "") is not None))
-    batch = complete_batch(layout, read.top.get("global_batch_size"), num_nodes, gpus_per_node, _BATCH)
+    batch = read.top.get("global_batch_size")
+    batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, ("global_batch_size",))
     changed = tuple(changes(keys, layout))
     notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *_dropout(keys), *differences(keys), *keys.not_read()]
     return ImportedConfig(
@@ -83,9 +90,9 @@ def imported_overrides(
         read.model,
         layout,
         batch,
-        num_nodes,
-        gpus_per_node,
-        origins=origins,
+        ranks.num_nodes,
+        ranks.gpus_per_node,
+        origins={**origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
         engine="megatron-lm",
         left_open=left_open,
@@ -137,7 +144,7 @@ def _of_the_precision(setting: Setting) -> dict[str, Setting]:
     """The fields that a precision's name decides; InputError for one that is not known."""
     if setting.value is None:
         return {}
-    said = precision_fields(str(setting.value))
+    said = precision_fields(str(setting.value).replace("-", "_"))
     if said is None and setting.doubt is None:
         rule = "precision is bf16 or fp16, by the name of a mixed precision of Megatron-Bridge or its fields"
         raise InputError(Settings({"mixed_precision": setting}, MEGATRON_BRIDGE).problem("mixed_precision", rule))
@@ -203,3 +210,115 @@ def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[s
 def _dropout(keys: Settings) -> Iterator[str]:
     if names := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(name)]:
         yield f"Trials train without dropout; the overrides set {' and '.join(names)}."
+
+
+# -- the command
+
+_OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.DOTALL)
+_FIELDS = all_fields(MEGATRON_BRIDGE.rows)
+_LONG = {
+    "-tp": "--tensor-model-parallel-size",
+    "-pp": "--pipeline-model-parallel-size",
+    "-vp": "--virtual-pipeline-model-parallel-size",
+    "-cp": "--context-parallel-size",
+    "-ep": "--expert-model-parallel-size",
+    "-etp": "--expert-tensor-parallel-size",
+    "-mb": "--micro-batch-size",
+    "-gb": "--global-batch-size",
+    "-sl": "--seq-length",
+}
+"""Options of scripts/training/run_recipe.py that stand for overrides; 2026-08-22 (067f987d)."""
+
+
+def is_bridge_command(words: Sequence[Word]) -> bool:
+    """True for Megatron-Bridge's script, and for a command with several overrides of its keys."""
+    texts = [word.text for word in words]
+    overrides = [found[1] for text in texts if (found := _OVERRIDE.fullmatch(text))]
+    return any(text.endswith("run_recipe.py") for text in texts) or sum(map(_is_known, overrides)) > 1
+
+
+def _is_known(key: str) -> bool:
+    section, _, name = key.rpartition(".")
+    return name in _FIELDS and section in sections_of(name) and bool(section)
+
+
+def read_bridge_command(
+    words: Sequence[Word], script: Script, header: SlurmHeader, read_file: ReadFile | None = None
+) -> ImportedConfig:
+    """The values of this training command of the script. An override prevails over the file of --config-file, and the
+    last one over others.
+
+    InputError as `imported_overrides` says, and for another training than a GPT's.
+    """
+    program = _program(words)
+    launcher = command_settings(words[:program], LAUNCHER, script)
+    overrides = [word for word in words[program:] if _OVERRIDE.fullmatch(word.text)]
+    rest = [replace(word, text=_LONG.get(word.text, word.text)) for word in words[program:] if word not in overrides]
+    options = command_settings(rest, Table("Megatron-Bridge", "", prefix="--"), script)
+    if problems := [*launcher.problems(), *_other_mode(options)]:
+        raise InputError(*problems)
+    ranks = ranks_of([word.text for word in words], launcher, header, script.exported)
+    given = {**_config_file(options, read_file), **_from_options(options), **dict(_from_overrides(overrides, script))}
+    found = imported_overrides(given, options.text("recipe") or options.text("model"), ranks)
+    unread = [f"--{name}" for name in launcher.given if name not in LAUNCHER_OPTIONS]
+    unread += [f"--{name}" for name in options.unread()]
+    unread += [word.text for word in rest if re.fullmatch(r"-[a-z]{2,3}", word.text)]
+    not_read = [f"Not read: {', '.join(unread)}."] if unread else []
+    return replace(found, notes=tuple(dict.fromkeys([*found.notes, *launcher.notes, *options.notes, *not_read])))
+
+
+def _program(words: Sequence[Word]) -> int:
+    """Index of the training program, a file or a module, else of the first override; words before it are the
+    launcher's."""
+    start = len(words) - len(from_starter(words))
+    for index in range(start, len(words)):
+        if words[index].text.endswith(".py") or (index > start and words[index - 1].text == "-m"):
+            return index
+    return next((index for index in range(start, len(words)) if _OVERRIDE.fullmatch(words[index].text)), len(words))
+
+
+def _other_mode(options: Settings) -> Iterator[Problem]:
+    if options.text("mode") not in (None, "pretrain"):
+        yield options.problem("mode", "a search pretrains a GPT", "give the command of a pretraining")
+
+
+def _config_file(options: Settings, read_file: ReadFile | None) -> Given:
+    """The settings of the file behind --config-file, without their lines, which are not the script's."""
+    path = options.text("config-file")
+    if path is None:
+        return {}
+    try:
+        if read_file is not None:
+            return {name: replace(each, line=None) for name, each in config_settings(read_file(path)).items()}
+    except (InputError, OSError):
+        pass
+    options.notes.append("The file behind --config-file was not read; what only it sets is missing.")
+    return {}
+
+
+def _from_options(options: Settings) -> dict[str, Setting]:
+    """Overrides that options of the script stand for."""
+    fields = {name: name.replace("-", "_") for long in _LONG.values() if options.has(name := long.removeprefix("--"))}
+    return {f"{sections_of(field)[0]}.{field}": options.given[name] for name, field in fields.items()}
+
+
+def _from_overrides(words: Iterable[Word], script: Script) -> Iterator[tuple[str, Setting]]:
+    """Each override as a setting; one inside a section that is read as a whole has that section's name."""
+    for word in words:
+        if found := _OVERRIDE.fullmatch(word.text):
+            head, _, inner = found[1].partition(".")
+            value = _value(found[2])
+            variable = next((each for each in word.variables if each in script.variables), None)  # no list of words
+            is_inside = inner and head in MEGATRON_BRIDGE.whole
+            yield (
+                head if is_inside else found[1],
+                Setting({inner: value} if is_inside else value, word.line, variable, word.doubt),
+            )
+
+
+def _value(text: str) -> Any:
+    """The value as YAML has it, else the text itself."""
+    try:
+        return yaml_document(f"value: {text}").data["value"]
+    except InputError:
+        return text

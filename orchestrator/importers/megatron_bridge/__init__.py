@@ -1,1 +1,0 @@
-"""Reader of the overrides of Megatron-Bridge's recipes."""
