@@ -83,7 +83,8 @@ def _line(row: Row) -> Line | None:
 def _gpt(row: Row) -> ModelShape:
     layers, hidden, heads, length = (int(row[name]) for name in ("n_layers", "hidden", "n_heads", "seq_len"))
     vocabulary = int(row["vocab"] or _PADDED_VOCABULARY)
-    return ModelShape(layers, hidden, heads, heads, 4 * hidden, False, vocabulary, length, True, "learned", "layernorm")
+    sizes = (layers, hidden, heads, heads, 4 * hidden, False, vocabulary, length, True)
+    return ModelShape(*sizes, "learned", "layernorm", has_dropout=True)
 
 
 def _cluster(row: Row) -> Cluster:

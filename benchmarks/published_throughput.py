@@ -114,8 +114,7 @@ class Training:
         # composer/distributed/dist_strategy.py, ddp_sync_context).
         is_composer = self.layout.engine == _COMPOSER
         layout = replace(self.layout, grad_accum_steps=1) if is_composer else self.layout
-        memory = stage_memory(self.model, LayoutTable.of([layout]))
-        memory = replace(memory, logits=memory.logits * _LOGIT_SHARES.get(layout.engine, 1))
+        memory = stage_memory(replace(self.model, fuses_loss=layout.engine in _FUSED_LOSS), LayoutTable.of([layout]))
         return float(MemoryPosterior(rank_memory_gib(self.cluster.accelerator, None)).fits(memory.peak)[0])
 
     @property
@@ -160,10 +159,9 @@ class Training:
 
 _COMPOSER = "accelerate-launch"
 """Engine as which Composer's rows are read."""
-_LOGIT_SHARES = {_COMPOSER: 4 / 10, "megatron-lm": 4 / 10}
-"""Logits and their gradient in 16 bits, relative to those with fp32 copies of both: the loss is one kernel with
-llm-foundry (llmfoundry/models/mpt/modeling_mpt.py, loss_fn) and Megatron-Bridge's recipes
-(src/megatron/bridge/recipes/llama/llama3.py, cross_entropy_fusion_impl)."""
+_FUSED_LOSS = (_COMPOSER, "megatron-lm")
+"""Engines of rows whose loss is one kernel: with llm-foundry (llmfoundry/models/mpt/modeling_mpt.py, loss_fn) and
+Megatron-Bridge's recipes (src/megatron/bridge/recipes/llama/llama3.py, cross_entropy_fusion_impl)."""
 TRITON_SHARE = {"a100": 0.35, "h100": 0.2}
 """Shares of the peak that the first FlashAttention reaches in Triton, fitted to MPT's rows."""
 _SHARES = {_COMPOSER: (TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}

@@ -71,6 +71,7 @@ class EngineProfile:
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
     `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
     With `fuses_gate` one kernel multiplies a gated MLP's activation, and keeps its inputs only.
+    With `weighs_inside_experts` a token is weighted before an expert's last product, whose outputs are not kept then.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
     `fitted_to` are the stacks to whose published steps the constants of its time model were fitted.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
@@ -81,10 +82,10 @@ class EngineProfile:
     emulated_on_cpu: bool = field(kw_only=True)
     full: ParameterBytes = ParameterBytes(4, 4, 8)
     sums_bf16_in_fp32: bool = False
-    has_dropout: bool = False
     keeps_gathered_inputs: bool = False
     keeps_unrotated: bool = False
     fuses_gate: bool = False
+    weighs_inside_experts: bool = False
     matmul_slowdown: float = 1
     reduced_gradient_bytes: int = 4
     is_ddp_without_zero: bool = False
@@ -177,13 +178,14 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             routings=_EVERY_ROUTING,
             emulated_on_cpu=True,
         ),
-        # Megatron-LM's bytes below. Parlay trains without dropout, so no masks are kept. Without Transformer Engine and
+        # Megatron-LM's bytes below. Without Transformer Engine and
         # Apex megatron-core takes torch's AdamW (megatron/core/optimizer/__init__.py), whose update holds the roots of
         # all second moments (torch/optim/adam.py, _multi_tensor_adam); with one of them these 4 bytes are too many.
         MEGATRON_CORE: EngineProfile(
             ParameterBytes(2, 4, 12, 4),
             ParameterBytes(4, 4, 8, 4),
             fuses_gate=True,
+            weighs_inside_experts=True,  # megatron/core/transformer/moe/experts.py, permuted_probs
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
             model_features=(*_QWEN_FEATURES, "num_experts", "aux_loss_coefficient"),
@@ -219,7 +221,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 4, 12),
             has_newest_attention=True,  # Transformer Engine's
             fuses_gate=True,  # megatron/core/fusions/fused_bias_swiglu.py
-            has_dropout=True,
+            weighs_inside_experts=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
             model_features=tuple(name for name in _ANY_FEATURE if name != "post_norms"),
@@ -235,7 +237,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 2, 12, 4),
             gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
-            has_dropout=True,
             fitted_to=(_MEGATRON_STACK, _DEEPSPEED_STACK),
             matmul_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
@@ -288,11 +289,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
-    "command": {
-        "command": EngineProfile(
-            ParameterBytes(2, 4, 12), has_dropout=True, model_features=_ANY_FEATURE, emulated_on_cpu=False
-        )
-    },
+    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), model_features=_ANY_FEATURE, emulated_on_cpu=False)},
 }
 """Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, get_args, get_type_hints
 
 from search_spaces.decoding import require_fields
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import Layout
 
-POSITION_EMBEDDINGS = ("learned", "rotary")
-NORMS = ("layernorm", "rmsnorm")
 ACTIVATIONS = ("gelu", "silu", "relu", "squared_relu", "clamped_swiglu")
 """Activations of an MLP; `gelu` is the tanh approximation, `clamped_swiglu` that of gpt-oss: gate x sigmoid(1.702 gate)
 x (value + 1), both clamped at 7."""
@@ -21,126 +19,171 @@ NORM_EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
+class ModelField:
+    """Declaration of a field of ModelShape: its description in the search file's model section, its bounds or words.
+
+    `in_file` is what counts where the file leaves it out, if that is not the shape's default. A field that `needs`
+    another has its default without it. A float is above `least`.
+    """
+
+    description: str
+    least: int = 1
+    most: int = 10**9
+    words: tuple[str, ...] = ()
+    in_file: Any = ...
+    needs: str | None = None
+
+
+def _declared(description: str, default: Any = MISSING, **about: Any) -> Any:
+    return field(default=default, metadata={"declared": ModelField(description, **about)})
+
+
+_MOST_LAYERS = 10_000
+
+
+@dataclass(frozen=True)
 class ModelShape:
-    """A decoder-only transformer. `vocab_size` is the padded one; `ffn_hidden_size` is the width of the MLP.
+    """A decoder-only transformer; a field's declaration says what it is.
 
-    `attention_head_size` None is hidden_size / num_attention_heads. `linear_biases` None is true with layernorm (GPT-2)
-    and false with rmsnorm (Llama); without them `qkv_bias` gives the projection to queries, keys and values alone
-    biases (Qwen2). The head never has any. With `qk_norm` queries and keys are normalised by head, before they are
-    rotated (Qwen3). `activation` None is silu for a gated MLP, gelu for another. `rotary_base` is the base of rotary
-    positions' periods.
-
-    With `sliding_window` a position attends to itself and the window's positions before it, `sliding_window` in all,
-    except in each `full_attention_every`-th layer (Gemma 3, gpt-oss). With `attention_sinks` each head has a learned
-    logit that takes part in its softmax (gpt-oss). With `post_norms` the outputs of attention and MLP are normalised
-    before they are added, too (Gemma 3).
-
-    With `num_experts` a layer has a router and so many MLPs of width `expert_ffn_hidden_size` (None is
-    ffn_hidden_size) in place of its MLP; a token passes `experts_per_token` of them, weighted by the softmax of their
-    logits (Mixtral), and one MLP of width `shared_expert_ffn_hidden_size` if given (DeepSeek). The first
-    `num_dense_layers` layers have an MLP, and of those after them each `expert_layer_every`-th has experts. With
-    `aux_loss_coefficient` a loss that balances experts is added, times it, for each layer that has some: E times the
-    sum over experts of their share of the choices and their mean probability, over the tokens of one micro-batch
-    (Fedus et al., arXiv 2101.03961, section 2.2).
-
-    With `key_value_latent_size` attention is multi-head latent attention (DeepSeek-AI, arXiv 2405.04434, section 2.1):
-    keys and values are projected from a vector of this size, queries from one of `query_latent_size` if given;
-    `rotary_head_size` elements of a head's `attention_head_size` are rotated, with one key for all heads; a value has
-    `value_head_size` elements. With `num_mtp_layers` so many further layers predict the tokens after the next one
-    (DeepSeek-AI, arXiv 2412.19437, section 2.2).
+    The head never has biases. Queries and keys are normalised by head before they are rotated. A window has
+    `sliding_window` positions, that of the token itself among them. A token's experts are weighted by the softmax of
+    their logits (Mixtral). The loss of `aux_loss_coefficient` is added, times it, for each layer with experts: E times
+    the sum over experts of their share of the choices and their mean probability, over the tokens of one micro-batch
+    (Fedus et al., arXiv 2101.03961, section 2.2). Latent attention (DeepSeek-AI, arXiv 2405.04434, section 2.1) has one
+    rotated key for all heads. Layers for further tokens are those of DeepSeek-AI, arXiv 2412.19437, section 2.2.
 
     With `document_length` a token attends only to its own document, and positions start again with each: so many tokens
     the document of a token has in its sequence, a mean over the tokens. It follows from the data and is no size of the
-    weights.
+    weights. Neither are `has_dropout`, whose masks are kept for the backward pass, and `fuses_loss`, where one kernel
+    computes the loss and its gradient: they follow from the trainer's options.
 
     The trainer builds exactly this many parameters, which every outcome proves.
     """
 
-    num_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    ffn_hidden_size: int
-    gated_mlp: bool
-    vocab_size: int
-    seq_length: int
-    tied_embeddings: bool
-    position_embedding: str
-    norm: str
-    attention_head_size: int | None = None
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    activation: str | None = None
-    rotary_base: int = DEFAULT_ROTARY_BASE
-    linear_biases: bool | None = None
-    sliding_window: int | None = None
-    full_attention_every: int | None = None
-    attention_sinks: bool = False
-    post_norms: bool = False
-    num_experts: int | None = None
-    experts_per_token: int | None = None
-    expert_ffn_hidden_size: int | None = None
-    shared_expert_ffn_hidden_size: int | None = None
-    num_dense_layers: int = 0
-    expert_layer_every: int = 1
-    key_value_latent_size: int | None = None
-    query_latent_size: int | None = None
-    rotary_head_size: int | None = None
-    value_head_size: int | None = None
-    num_mtp_layers: int = 0
-    aux_loss_coefficient: float | None = None
+    num_layers: int = _declared("Transformer layers.", most=_MOST_LAYERS)
+    hidden_size: int = _declared("Width of the residual stream.")
+    num_attention_heads: int = _declared("Attention heads.")
+    num_key_value_heads: int = _declared("Key-value heads; as many as attention heads when not given.", in_file=None)
+    ffn_hidden_size: int = _declared(
+        "Width of the MLP; 4 x hidden_size when not given. Required with gated_mlp.", in_file=None
+    )
+    gated_mlp: bool = _declared("A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.", in_file=False)
+    vocab_size: int = _declared("Vocabulary, already padded: a multiple of every tensor_parallel tried.")
+    seq_length: int = _declared("Tokens per sequence.")
+    tied_embeddings: bool = _declared("Use the token table as the output matrix, as in GPT-2.", in_file=True)
+    position_embedding: str = _declared("Position embedding.", words=("learned", "rotary"), in_file="learned")
+    norm: str = _declared(
+        "layernorm (GPT-2) or rmsnorm (Llama); see linear_biases.", words=("layernorm", "rmsnorm"), in_file="layernorm"
+    )
+    attention_head_size: int | None = _declared(
+        "Size of an attention head; hidden_size / num_attention_heads when not given.", None
+    )
+    qkv_bias: bool = _declared("Biases of queries, keys and values alone, with norm rmsnorm (Qwen2).", False)
+    qk_norm: bool = _declared("Normalise each head's queries and keys (Qwen3).", False)
+    activation: str | None = _declared(
+        "Activation of the MLP; silu with gated_mlp, else gelu, when not given.", None, words=ACTIVATIONS
+    )
+    rotary_base: int = _declared("Base of rotary positions' periods.", DEFAULT_ROTARY_BASE, least=2)
+    linear_biases: bool | None = _declared(
+        "Biases of all linear layers but the head; true with layernorm, false with rmsnorm when not given.", None
+    )
+    sliding_window: int | None = _declared("Positions to which one attends; all before it when not given.", None)
+    full_attention_every: int | None = _declared(
+        "With sliding_window, each layer of so many attends to all positions (Gemma 3: 6, gpt-oss: 2).",
+        None,
+        most=_MOST_LAYERS,
+        needs="sliding_window",
+    )
+    attention_sinks: bool = _declared("A learned logit in each head's softmax (gpt-oss).", False)
+    post_norms: bool = _declared("Normalise the outputs of attention and MLP, too (Gemma 3).", False)
+    num_experts: int | None = _declared("Experts of a layer, in place of its MLP; none when not given.", None)
+    experts_per_token: int | None = _declared(
+        "Experts that one token passes (top k). Required with num_experts.", None, needs="num_experts"
+    )
+    expert_ffn_hidden_size: int | None = _declared(
+        "Width of an expert; ffn_hidden_size when not given.", None, needs="num_experts"
+    )
+    shared_expert_ffn_hidden_size: int | None = _declared(
+        "Width of the shared expert, which every token passes; none when not given. Several count as one of their sum.",
+        None,
+        needs="num_experts",
+    )
+    num_dense_layers: int = _declared(
+        "First layers that have an MLP, not experts (DeepSeek-V3: 3).",
+        0,
+        least=0,
+        most=_MOST_LAYERS,
+        needs="num_experts",
+    )
+    expert_layer_every: int = _declared(
+        "After those, each layer of so many has experts (Llama 4: 2).", 1, most=_MOST_LAYERS, needs="num_experts"
+    )
+    key_value_latent_size: int | None = _declared(
+        "Multi-head latent attention: the vector from which keys and values are projected (DeepSeek-V3: 512).", None
+    )
+    query_latent_size: int | None = _declared(
+        "The vector from which latent attention projects queries; the hidden state when not given.",
+        None,
+        needs="key_value_latent_size",
+    )
+    rotary_head_size: int | None = _declared(
+        "Elements of attention_head_size that latent attention rotates (DeepSeek-V3: 64 of 192).",
+        None,
+        needs="key_value_latent_size",
+    )
+    value_head_size: int | None = _declared(
+        "Size of a head's value in latent attention.", None, needs="key_value_latent_size"
+    )
+    num_mtp_layers: int = _declared(
+        "Further layers that predict the tokens after the next (MTP).", 0, least=0, most=_MOST_LAYERS
+    )
+    aux_loss_coefficient: float | None = _declared(
+        "Factor of the loss that balances experts, over a micro-batch's tokens; none when not given.",
+        None,
+        least=0,
+        most=1,
+        needs="num_experts",
+    )
     document_length: float | None = None
+    has_dropout: bool = False
+    fuses_loss: bool = False
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
-            _require_size(name, getattr(self, name))
-        for name in _OPTIONAL_SIZES:
-            if getattr(self, name) is not None:
-                _require_size(name, getattr(self, name))
-        for name in _COUNTS_FROM_ZERO:
-            _require_size(name, getattr(self, name), least=0)
-        for name in MODEL_SWITCHES:
-            if type(getattr(self, name)) is not bool and not (name == "linear_biases" and self.linear_biases is None):
-                raise _bad(name, getattr(self, name), "true or false")
-        for name, known in (("position_embedding", POSITION_EMBEDDINGS), ("norm", NORMS)):
-            if getattr(self, name) not in known:
-                raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
-        if self.activation not in (None, *ACTIVATIONS):
-            raise _bad("activation", self.activation, "one of " + ", ".join(ACTIVATIONS))
+        for name, kind in FIELD_TYPES.items():
+            value = getattr(self, name)
+            if value is not None or MODEL_DEFAULTS.get(name, MISSING) is not None:
+                _require(name, kind, value)
+        for name, declared in MODEL_FIELDS.items():
+            is_alone = declared.needs is not None and getattr(self, declared.needs) is None
+            if is_alone and getattr(self, name) != MODEL_DEFAULTS[name]:
+                raise _bad(name, getattr(self, name), f"given only with {declared.needs}")
         if self.qkv_bias and self.has_biases:
             raise _bad("qkv_bias", True, "true only where linear_biases is false; all linear layers have biases")
-        if self.full_attention_every is not None and self.sliding_window is None:
-            raise _bad("full_attention_every", self.full_attention_every, "given only with sliding_window")
         if self.rotary_base != DEFAULT_ROTARY_BASE and self.position_embedding != "rotary":
             raise _bad("rotary_base", self.rotary_base, f"{DEFAULT_ROTARY_BASE} where position_embedding is learned")
         if self.attention_head_size is None:
             self._require_divisible("hidden_size", "num_attention_heads")
         self._require_divisible("num_attention_heads", "num_key_value_heads")
-        if self.document_length is not None and not _is_length(self.document_length, self.seq_length):
+        if self.document_length is not None and not 1 <= self.document_length <= self.seq_length:
             raise _bad("document_length", self.document_length, f"a number from 1 to seq_length {self.seq_length}")
-        self._require_experts()
-        self._require_latent_attention()
+        if self.num_experts is not None:
+            self._require_experts(self.num_experts)
+        if self.key_value_latent_size is not None:
+            self._require_latent_attention()
         if self.query_size > 10**9:
             sizes = f"num_attention_heads {self.num_attention_heads} x attention_head_size {self.head_size}"
             raise _bad("attention_head_size", self.attention_head_size, f"{sizes} is at most 1000000000")
         self._leave_out_usual_values()
 
-    def _require_experts(self) -> None:
-        if self.num_experts is None:
-            self._require_defaults(_OF_EXPERTS, "num_experts")
-        elif self.experts_per_token is None or self.experts_per_token > self.num_experts:
-            rule = f"given with num_experts, at most {self.num_experts}"
+    def _require_experts(self, num_experts: int) -> None:
+        if self.experts_per_token is None or self.experts_per_token > num_experts:
+            rule = f"given with num_experts, at most {num_experts}"
             raise _bad("experts_per_token", self.experts_per_token, rule)
-        elif self.aux_loss_coefficient is not None and not _is_coefficient(self.aux_loss_coefficient):
-            raise _bad("aux_loss_coefficient", self.aux_loss_coefficient, "a number above 0, at most 1")
-        elif not self.num_expert_layers:
+        if not self.num_expert_layers:
             rule = f"less than num_layers {self.num_layers}, so that a layer has experts"
             raise _bad("num_dense_layers", self.num_dense_layers, rule)
 
     def _require_latent_attention(self) -> None:
-        if self.key_value_latent_size is None:
-            self._require_defaults(_OF_LATENT_ATTENTION, "key_value_latent_size")
-            return
         for name in ("attention_head_size", "rotary_head_size", "value_head_size"):
             if getattr(self, name) is None:
                 raise _bad(name, None, "given with key_value_latent_size")
@@ -152,11 +195,6 @@ class ModelShape:
         for name in ("linear_biases", "qkv_bias", "qk_norm"):
             if getattr(self, name):
                 raise _bad(name, True, "false with key_value_latent_size: latent attention has norms of its own")
-
-    def _require_defaults(self, names: tuple[str, ...], needed: str) -> None:
-        for name in names:
-            if getattr(self, name) != MODEL_DEFAULTS[name]:
-                raise _bad(name, getattr(self, name), f"given only with {needed}")
 
     def _leave_out_usual_values(self) -> None:
         """Set fields with the value that counts without them to None, so that equal models are equal."""
@@ -213,24 +251,11 @@ class ModelShape:
     def features(self) -> tuple[str, ...]:
         """Features beyond GPT-2's and Llama's architecture, which an engine may lack: fields, and the word of
         `activation` that is no function of one value."""
-        present = {
-            "attention_head_size": self.attention_head_size is not None and self.key_value_latent_size is None,
-            "qkv_bias": self.qkv_bias,
-            "qk_norm": self.qk_norm,
-            "activation": self.activation not in (None, "clamped_swiglu"),
-            "clamped_swiglu": self.activation == "clamped_swiglu",
-            "rotary_base": self.rotary_base != DEFAULT_ROTARY_BASE,
-            "linear_biases": self.linear_biases is not None,
-            "sliding_window": self.sliding_window is not None,
-            "attention_sinks": self.attention_sinks,
-            "post_norms": self.post_norms,
-            "num_experts": self.num_experts is not None,
-            "key_value_latent_size": self.key_value_latent_size is not None,
-            "num_mtp_layers": self.num_mtp_layers > 0,
-            "aux_loss_coefficient": self.aux_loss_coefficient is not None,
-            "document_length": self.document_length is not None,
-        }
-        return tuple(name for name, is_present in present.items() if is_present)
+        present = [name for name in _FEATURES if getattr(self, name) != MODEL_DEFAULTS[name]]
+        if self.key_value_latent_size is not None:
+            present.remove("attention_head_size")
+        is_clamped = self.activation == "clamped_swiglu"
+        return tuple("clamped_swiglu" if is_clamped and name == "activation" else name for name in present)
 
     @property
     def has_biases(self) -> bool:
@@ -247,9 +272,16 @@ class ModelShape:
         past_dense = layer - self.num_dense_layers
         return self.num_experts is not None and past_dense >= 0 and (past_dense + 1) % self.expert_layer_every == 0
 
+    def with_experts_in_layers(self, has_experts: bool) -> ModelShape:
+        """The model with experts in all of its layers, or in none."""
+        if has_experts:
+            return replace(self, num_dense_layers=0, expert_layer_every=1)
+        of_experts = [name for name, declared in MODEL_FIELDS.items() if "num_experts" in (name, declared.needs)]
+        return replace(self, **{name: MODEL_DEFAULTS[name] for name in of_experts})
+
     @property
     def num_expert_layers(self) -> int:
-        """Layers with experts, without those that predict further tokens."""
+        """MoE layers, excluding MTP."""
         return 0 if self.num_experts is None else (self.num_layers - self.num_dense_layers) // self.expert_layer_every
 
     @property
@@ -295,7 +327,7 @@ class ModelShape:
     @property
     def routed_parameters(self) -> int:
         """Parameters of all routed experts of the model."""
-        return (self.num_expert_layers + self._expert_mtp_layers) * self.routed_parameters_per_layer
+        return self.num_expert_layers * self.routed_parameters_per_layer + self.routed_mtp_parameters
 
     @property
     def unsplit_layer_parameters(self) -> int:
@@ -382,6 +414,11 @@ class ModelShape:
             else self.mlp_parameters
         )
         return self.num_mtp_layers * (2 * self.hidden_size**2 + 3 * self.norm_parameters + layer)
+
+    @property
+    def routed_mtp_parameters(self) -> int:
+        """Parameters of the routed experts of the layers that predict further tokens."""
+        return self._expert_mtp_layers * self.routed_parameters_per_layer
 
     @property
     def _expert_mtp_layers(self) -> int:
@@ -548,60 +585,26 @@ MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShap
 """Fields that a model may leave out, with the value that then counts."""
 
 
-def _is_coefficient(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value <= 1
-
-
-def _is_length(value: Any, most: int) -> bool:
-    return type(value) in (int, float) and 1 <= value <= most
-
-
 def field_of_feature(name: str) -> str:
     """Field that gives a model a feature."""
     return "activation" if name == "clamped_swiglu" else name
 
 
-_OF_EXPERTS = (
-    "experts_per_token",
-    "expert_ffn_hidden_size",
-    "shared_expert_ffn_hidden_size",
-    "num_dense_layers",
-    "expert_layer_every",
-    "aux_loss_coefficient",
+_FEATURES = (
+    *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases", "sliding_window"),
+    *("attention_sinks", "post_norms", "num_experts", "key_value_latent_size", "num_mtp_layers"),
+    *("aux_loss_coefficient", "document_length"),
 )
-_OF_LATENT_ATTENTION = ("query_latent_size", "rotary_head_size", "value_head_size")
-_OPTIONAL_SIZES = (
-    "attention_head_size",
-    "sliding_window",
-    "full_attention_every",
-    "num_experts",
-    "experts_per_token",
-    "expert_ffn_hidden_size",
-    "shared_expert_ffn_hidden_size",
-    "key_value_latent_size",
-    *_OF_LATENT_ATTENTION,
-)
-_COUNTS_FROM_ZERO = ("num_dense_layers", "num_mtp_layers")
-MODEL_SWITCHES = (
-    "gated_mlp",
-    "tied_embeddings",
-    "qkv_bias",
-    "qk_norm",
-    "linear_biases",
-    "attention_sinks",
-    "post_norms",
-)
-_SIZES = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "ffn_hidden_size",
-    "vocab_size",
-    "seq_length",
-    "rotary_base",
-    "expert_layer_every",
-)
+MODEL_FIELDS: Mapping[str, ModelField] = {
+    f.name: f.metadata["declared"] for f in fields(ModelShape) if "declared" in f.metadata
+}
+"""Fields that a search file may give."""
+
+
+FIELD_TYPES: Mapping[str, type] = {
+    name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(ModelShape).items()
+}
+"""Type of each field; one whose default is None may be None, too."""
 
 
 def _mean(total: int, count: int) -> float:
@@ -609,9 +612,21 @@ def _mean(total: int, count: int) -> float:
     return total // count if total % count == 0 else total / count
 
 
-def _require_size(name: str, value: Any, least: int = 1) -> None:
-    if type(value) is not int or not least <= value <= 10**9:
-        raise _bad(name, value, f"a whole number from {least} to 1000000000")
+def _require(name: str, kind: type, value: Any) -> None:
+    """InputError unless a field's value is of its type, within its bounds and one of its words."""
+    declared = MODEL_FIELDS.get(name, ModelField("", least=0))
+    if kind is bool:
+        is_valid, rule = type(value) is bool, "true or false"
+    elif kind is str:
+        is_valid, rule = value in declared.words, "one of " + ", ".join(declared.words)
+    elif kind is int:
+        is_valid = type(value) is int and declared.least <= value <= declared.most
+        rule = f"a whole number from {declared.least} to {declared.most}"
+    else:
+        is_valid = type(value) in (int, float) and declared.least < value <= declared.most
+        rule = f"a number above {declared.least}, at most {declared.most}"
+    if not is_valid:
+        raise _bad(name, value, rule)
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ NOT_VERIFIED = ("num_nodes", "engine", SETTINGS)
 
 
 class Level(IntEnum):
-    """Knowledge of a value with an engine; the more the higher. A value of which nothing is declared is BY_RULE."""
+    """How well a value is verified with an engine. BY_RULE where nothing is declared."""
 
     BY_RULE = 0
     """Read in the trainer's source or documentation, as its rules say."""
@@ -90,8 +91,19 @@ def _level_of_field(name: str, layout: Layout) -> int:
 
 
 def level_of(engine: str, axis: str, value: Any) -> Level:
-    """Level of an axis value with an engine; of a joined word that of its least verified part."""
-    return min(_declared().get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
+    """Level of an axis value with an engine; of a joined word that of its least verified part. To do without a number
+    or a switch is verified as the engine is."""
+    declared = _declared()
+    if axis in NOT_VERIFIED:
+        return Level.BY_RULE
+    if is_neutral(axis, value):
+        return declared.get((engine, "", ""), Level.BY_RULE)
+    return min(declared.get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
+
+
+def is_neutral(axis: str, value: Any) -> bool:
+    """True for the default of a number or a switch, which is to do without it."""
+    return AXES[axis].kind is not Kind.WORD and value == AXES[axis].default
 
 
 def words_of(axis: str, value: Any) -> tuple[str, ...]:
@@ -109,10 +121,13 @@ def word_of(axis: str, value: Any) -> str:
 
 @cache
 def _declared() -> Mapping[tuple[str, str, str], Level]:
+    """Level of every word of an engine and axis; with neither that of the engine."""
     with TABLE.open(newline="") as file:
-        return {
-            (row["engine"], row["axis"], word): level
-            for row in csv.DictReader(file)
-            for level in (Level.PARSED, Level.RUN)
-            for word in row[level.text].split()
-        }
+        rows = list(csv.DictReader(file))
+    found: dict[tuple[str, str, str], Level] = {}
+    for level, row in product((Level.PARSED, Level.RUN), rows):
+        words = row[level.text].split()
+        found |= {(row["engine"], row["axis"], word): level for word in words}
+        if words:
+            found[row["engine"], "", ""] = level
+    return found

@@ -22,7 +22,7 @@ from search_spaces.engines import ENGINES as ALL_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, CHOICES, V_SCHEDULES, Layout
 from search_spaces.rules.check import engine_violations
-from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
+from search_spaces.verification import NOT_VERIFIED, TABLE, is_neutral, words_of
 from tests.oracles.cases import FORMATS, export_cases
 from tests.sources import ROOT
 from trials.diagnostics.parity_cases import NATIVE_ENGINES, VALUES, Case, compiled_cases, covering_cases, violated_rules
@@ -215,15 +215,14 @@ def parsed_layouts() -> list[Layout]:
 
 
 def words(layouts: Iterable[Layout], engine: str, axis: str) -> set[str]:
-    """Words of an axis in the engine's layouts, where they have an effect. The default of a number or switch, which is
-    to do without it, is in all of them."""
-    mine = [layout for layout in layouts if layout.engine == engine]
+    """Words of an axis in the engine's layouts, where they have an effect or are the default; without the default of a
+    number or a switch."""
     default = AXES[axis].default
-    neutral = {*words_of(axis, default)} if mine and AXES[axis].kind is not Kind.WORD else set()
-    return neutral | {
+    return {
         word
-        for layout in mine
-        if layout.has_effect(axis) or getattr(layout, axis) == default
+        for layout in layouts
+        if layout.engine == engine and (layout.has_effect(axis) or getattr(layout, axis) == default)
+        if not is_neutral(axis, getattr(layout, axis))
         for word in words_of(axis, getattr(layout, axis))
     }
 

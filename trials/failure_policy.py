@@ -134,7 +134,8 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
         exceeded=Memory.ACCELERATOR,
         color="c2",
         advice="a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
-        " tensor_parallel or pipeline_parallel, more nodes",
+        " tensor_parallel or pipeline_parallel, more nodes; where a GPU was just too small,"
+        " PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True in space.env",
     ),
     FailureReason.HOST_OOM: FailurePolicy(
         "out of host memory",

@@ -29,7 +29,6 @@ COMPUTE_SIDE = (
     "search_spaces/layouts/pipeline_split.py",
     "search_spaces/layouts/settings.py",
     "search_spaces/rules/__init__.py",
-    "search_spaces/rules/accelerate_rules.py",
     "search_spaces/rules/check.py",
     "search_spaces/rules/engine_rules.py",
     "search_spaces/rules/torchtitan_rules.py",

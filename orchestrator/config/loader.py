@@ -24,13 +24,14 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import SETTINGS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.mixed_engines import mixed_engines_problem
+from search_spaces.rules.check import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
 from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection, resolved_python
+from trials.trainers.registry import TRAINERS
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds: bool = True) -> SearchSpec:
@@ -175,8 +176,8 @@ def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]
 def _trainer_with_data(
     file: SearchFile, document: Document, problems: list[Problem]
 ) -> tuple[TrainerSection, ModelShape]:
-    """The trainer, with number and checksum of its tokens, and the model as it trains on them."""
-    model = file.model.shape()
+    """The trainer, with number and checksum of its tokens, and the model as it trains on them with its options."""
+    model = TRAINERS[file.trainer.kind].trained_model(file.model.shape(), file.trainer.arguments)
     with _collect_problems(problems, document, "trainer", "data", "path"):
         data = file.trainer.data.pinned(model)
         return file.trainer.model_copy(update={"data": data}), data.trained_model(model)

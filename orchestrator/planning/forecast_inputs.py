@@ -17,7 +17,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.mixed_engines import mixed_engines_problem
+from search_spaces.rules.check import mixed_engines_problem
 from search_spaces.search_space import search_space
 from search_spaces.tables.measured_table import Observation, positions_and_norm
 from trials.ledger.events import SearchRecord

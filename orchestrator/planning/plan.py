@@ -26,14 +26,16 @@ from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_losses
-from search_spaces.rules.mixed_engines import emulation_remark
+from search_spaces.rules.check import emulation_remark
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from search_spaces.verification import verifications
 from trials.analysis.ranking import throughput_divisor
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
+from trials.files.text import plural
 from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
 from trials.trial import LowerStrEnum
@@ -42,6 +44,10 @@ LIKELY, UNLIKELY = 0.9, 0.1
 """Probabilities from which, and up to which, a layout counts as fitting or not."""
 STARTUP_S = 60.0
 """Seconds until a trial's first step, or until it is out of memory; measured tables assume the same."""
+
+
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True"
+"""Variable with which torch's allocator grows its segments instead of adding others."""
 
 
 class Fits(LowerStrEnum):
@@ -181,6 +187,12 @@ class Plan:
             and (found := micro_batches_of_losses(self.layouts.values("micro_batch_size"))) is not None
         ):
             notes.append(found)
+        is_hybrid = self.layouts.equals("expert_dispatcher", "hybridep")
+        if (is_hybrid & leaves_domain(self.layouts, "expert", cluster)).any():
+            notes.append(
+                "HybridEP takes an expert group for one link domain: where a group leaves it, trials and recipes set"
+                " NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN (NVIDIA-NeMo/Megatron-Bridge, issue 6043)"
+            )
         if not self.speed_is_known:
             notes.append(
                 f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"
@@ -194,7 +206,20 @@ class Plan:
         if all(fits is Fits.NO for fits in self.all_fits):
             enough = " with that much left free" if free_gib else ""
             notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
+        if count := self._num_tight():
+            notes.append(
+                f"whether {plural(count, 'layout')} fit is in doubt: memory in fragments may decide, for which"
+                f" {EXPANDABLE_SEGMENTS} in space.env is a known cure"
+            )
         return notes
+
+    def _num_tight(self) -> int:
+        """Layouts on GPUs that may or may not fit, with torch's usual allocator."""
+        if self.task.capacity_gib is None or self.task.cluster.accelerator.name == "cpu":
+            return 0
+        fits = self.estimates.fit_probability[: len(self.layouts)]
+        is_usual = self.layouts.column_of(lambda layout: "expandable_segments" not in layout.settings)
+        return int(np.sum((fits > UNLIKELY) & (fits < LIKELY) & is_usual.astype(bool)))
 
     def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
         """The contract's `layouts`, the first `top` or all."""

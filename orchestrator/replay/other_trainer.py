@@ -11,8 +11,7 @@ from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import ENGINE_PROFILES, engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.routing import Routing
-from search_spaces.rules.check import engine_violations
-from search_spaces.rules.mixed_engines import mixed_engines_problem
+from search_spaces.rules.check import engine_violations, mixed_engines_problem
 from search_spaces.schema.validation import Section, validate
 from search_spaces.schema.yaml_document import Document, with_overrides
 from trials.schema.trainer_section import TrainerSection

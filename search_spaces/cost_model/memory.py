@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.cost_model.recomputation import RecomputedShares
-from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.cost_model.stage_table import StageTable, layers_alike
 from search_spaces.engines import BYTES_OF_MOMENT, ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
@@ -63,25 +63,31 @@ def stage_memory(
 ) -> StageMemory:
     """Peak memory of each layout's ranks, without that of the driver and the communication libraries.
 
-    `stages` selects stages: by default the first two and the last two, which include the fullest one, since memory
-    decreases evenly from stage to stage in between. `expert_skew` is that of `Routing`.
+    `stages` selects stages: by default those of `StageTable.ends`. `expert_skew` is that of `Routing`.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
     dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
     of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
-    layer = LayerActivations.of(model, layouts, expert_skew)
+    kept, working, copies, gathered = (np.zeros(stages.layers.shape) for _ in range(4))
+    for alike, layers in layers_alike(model, stages.layers, stages.expert_layers):
+        layer = LayerActivations.of(alike, layouts, expert_skew)
+        kept = kept + layers * _column(layer.kept)
+        working = np.maximum(working, (layers > 0) * _column(layer.working))
+        copies = copies + layers * _column(_quantized_copies(alike, layouts))
+        gathered = np.maximum(gathered, (layers > 0) * _column(_gathered_bytes(alike, layouts)))
+    # Of a layer of the stage, a mean over them.
+    kept = stages.in_flight * kept / np.maximum(stages.layers, 1)
     offloaded = np.minimum(_column(layouts["offloaded_layers"]), stages.layers)
-    kept = stages.in_flight * _column(layer.kept)
     # One layer more is on its way to the host, or back.
-    held = (stages.layers - offloaded + (offloaded > 0)) * kept + _column(layer.working)
+    held = (stages.layers - offloaded + (offloaded > 0)) * kept + working
     state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"}
-    state["weights"] = state["weights"] + stages.layers * _column(_quantized_copies(model, layouts)) / GIB
+    state["weights"] = state["weights"] + copies / GIB
     return StageMemory(
         **state,
         activations=held / GIB,
         on_host=(of_dense["on_host"] + of_routed["on_host"] + offloaded * kept) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
-        buffers=_buffers(model, layouts, dense + routed) / GIB,
+        buffers=(gathered + _column(_message_bytes(model, layouts))) / GIB,
     )
 
 
@@ -115,8 +121,8 @@ def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
 
 
 def _layer_weights(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """Parameters of a rank's part of one layer, a mean over the layers."""
-    routed = model.routed_parameters / model.num_layers
+    """Parameters of a rank's part of a layer, where all layers are alike."""
+    routed = model.routed_parameters_per_layer
     return (model.layer_parameters - routed) / layouts["tensor_parallel"] + routed / layouts.ranks_of_expert_layer
 
 
@@ -174,22 +180,21 @@ class _LayerParts:
     @classmethod
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float) -> _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
-        masks = engine_column(layouts, lambda engine: engine.has_dropout)
         copied, less = _quantized_inputs(model, layouts)
         per_width = _mlp_tensors(model, layouts) * width - less
-        dispatched = _dispatched_elements(model) + _elements_in_excess(model, layouts, expert_skew)
+        dispatched = _dispatched_bytes(model, layouts, less) + _bytes_in_excess(model, layouts, expert_skew, less)
         dense, routed, shared = (
             tokens * size * per_width / tensor
             for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
         )
         return cls(
-            around=_bytes_around(model, layouts, masks, less),
+            around=_bytes_around(model, layouts, less),
             attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
-            scores=_score_bytes(model, layouts, width, masks),
+            scores=_score_bytes(model, layouts, width),
             dense=dense,
             routed=routed,
             shared=shared,
-            dispatched=tokens * dispatched * width / tensor,
+            dispatched=tokens * dispatched / tensor,
             first=_first_tensors(model) * width / per_width,
         )
 
@@ -221,7 +226,7 @@ def _sequence_split(layouts: LayoutTable) -> np.ndarray:
     return np.where(layouts["sequence_parallel"] > 0, layouts["tensor_parallel"], 1)
 
 
-def _bytes_around(model: ModelShape, layouts: LayoutTable, masks: np.ndarray, less: np.ndarray) -> np.ndarray:
+def _bytes_around(model: ModelShape, layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
     """Inputs of the norms and of the layers after them, `less` bytes an element less for the latter; a byte each for
     the masks of the two dropouts. nanotron keeps what its column-parallel layers gathered, too: measured peaks of its
     pipelines include only a part of it."""
@@ -229,7 +234,7 @@ def _bytes_around(model: ModelShape, layouts: LayoutTable, masks: np.ndarray, le
     gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
     left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
     gathered = np.where((split > 1) & gathers, 2 * width * left, 0)
-    of_element = ((6 if model.post_norms else 4) * width + 2 * masks - 2 * less) / split + gathered
+    of_element = ((6 if model.post_norms else 4) * width + 2 * model.has_dropout - 2 * less) / split + gathered
     return tokens_of_rank(model, layouts) * model.hidden_size * of_element
 
 
@@ -273,47 +278,60 @@ def _recomputed_norms(model: ModelShape) -> float:
     return before_attention + model.num_expert_layers / model.num_layers
 
 
-def _dispatched_elements(model: ModelShape) -> float:
-    """Elements of a token at its experts, a mean over the layers: their inputs, sorted by expert, their outputs before
-    they are added, and the router's fp32 weights."""
-    of_layer = 2 * (model.experts_per_token or 0) * model.hidden_size + 2 * (model.num_experts or 0)
+def _dispatched_bytes(model: ModelShape, layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
+    """Bytes of a token at its experts, a mean over the layers, `less` an element that experts multiply: their inputs,
+    sorted by expert, their outputs where these are weighted, and the router's fp32 weights."""
+    hidden = (model.experts_per_token or 0) * model.hidden_size
+    of_layer = hidden * _bytes_of_copies(layouts, less) + 2 * (model.num_experts or 0) * element_bytes(layouts)
     return of_layer * model.num_expert_layers / model.num_layers
 
 
-def _elements_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: float) -> np.ndarray:
-    """Elements at the experts of the fullest rank beyond those of balanced experts, for each token of its own, a mean
-    over the layers: inputs and outputs of the experts, and their inside."""
+def _bytes_of_copies(layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
+    """Bytes of an element of a token, for each of its experts."""
+    copies = 2 - engine_column(layouts, lambda engine: engine.weighs_inside_experts)
+    return copies * element_bytes(layouts) - less
+
+
+def _bytes_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: float, less: np.ndarray) -> np.ndarray:
+    """Bytes at the experts of the fullest rank beyond those of balanced experts, for each token of its own, a mean over
+    the layers: inputs and outputs of the experts, and their inside."""
     if model.num_experts is None or model.experts_per_token is None:
         return np.zeros(len(layouts))
     load = load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"])
-    inside = _mlp_tensors(model, layouts) * model.expert_width
-    of_layer = model.experts_per_token * (2 * model.hidden_size + inside)
+    inside = (_mlp_tensors(model, layouts) * element_bytes(layouts) - less) * model.expert_width
+    of_layer = model.experts_per_token * (model.hidden_size * _bytes_of_copies(layouts, less) + inside)
     return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
 
 
-def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
+def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray) -> np.ndarray:
     """Bytes of softmax's output, and with dropout its mask and output; a fused kernel keeps one fp32 per row and
     head."""
     heads = tokens_of_rank(model, layouts) * model.num_attention_heads / layouts["tensor_parallel"]
     # With sinks the softmax is in fp32 beside its copy in 16 bits.
     softmax = width + 4 * (width < 4) * model.attention_sinks
-    plain = heads * model.attention_length * (softmax + masks * (width + 1))
+    plain = heads * model.attention_length * (softmax + model.has_dropout * (width + 1))
     return np.where(layouts.equals("attention_kernel", "math"), plain, 4 * heads)
 
 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """Bytes of the head's output, its fp32 copy, and that copy's gradient."""
-    logits = tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"]
-    return logits * (element_bytes(layouts) + 8)
+    """Bytes of the head's output, its fp32 copy, and that copy's gradient; of a fused loss of the output and its
+    gradient."""
+    logits, width = (
+        tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"],
+        element_bytes(layouts),
+    )
+    return logits * (2 * width if model.fuses_loss else width + 8)
 
 
-def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) -> np.ndarray:
-    """Bytes of the stages' send and receive buffers, and of the two layers that ZeRO 3 has gathered at a time."""
-    width = element_bytes(layouts)
-    sent = tokens_of_rank(model, layouts) * model.hidden_size * width
-    between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
-    whole_layers = np.where(layouts["zero_stage"] == 3, 2 * _layer_weights(model, layouts) * width, 0)
-    return np.broadcast_to(_column(between_stages + whole_layers), parameters.shape)
+def _message_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Bytes of the stages' send and receive buffers."""
+    sent = tokens_of_rank(model, layouts) * model.hidden_size * element_bytes(layouts)
+    return np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
+
+
+def _gathered_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Bytes of the two layers that ZeRO 3 has gathered at a time."""
+    return np.where(layouts["zero_stage"] == 3, 2 * _layer_weights(model, layouts) * element_bytes(layouts), 0)
 
 
 def tokens_of_rank(model: ModelShape, layouts: LayoutTable) -> np.ndarray:

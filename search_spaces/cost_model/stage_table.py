@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +16,14 @@ from search_spaces.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class StageTable:
-    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, summed over its tensor-parallel ranks,
-    `routed` the parameters of experts among them, where some layers have none a mean over the stages;
-    `in_flight` is the largest number of micro-batches whose activations it holds, a fraction for interleaved chunks.
-    The head is on the last stage, or where the trainer puts it."""
+    """`index` counts stages from 0; `layers` are a stage's own, `expert_layers` those with experts among them;
+    `parameters` are summed over its tensor-parallel ranks, `routed` those of experts among them; `in_flight` is the
+    largest number of micro-batches whose activations it holds, a fraction for interleaved chunks. The head is on the
+    last stage, or where the trainer puts it."""
 
     index: np.ndarray
     layers: np.ndarray
+    expert_layers: np.ndarray
     parameters: np.ndarray
     routed: np.ndarray
     in_flight: np.ndarray
@@ -30,10 +32,13 @@ class StageTable:
 
     @classmethod
     def ends(cls, model: ModelShape, layouts: LayoutTable) -> StageTable:
-        """The first two and the last two stages of each layout, possibly repeated."""
-        count = layouts["pipeline_parallel"]
+        """The first two and the last two stages of each layout, and the first of those with most experts, possibly
+        repeated: the fullest is among them, since memory falls evenly from stage to stage of the same layers."""
+        count, split = layouts["pipeline_parallel"], _Split.of(model, layouts)
         columns = [np.zeros_like(count), np.minimum(1, count - 1), np.maximum(count - 2, 0), count - 1]
-        return cls.at(model, layouts, np.stack(columns, axis=1))
+        if 0 < model.num_expert_layers < model.num_layers:
+            columns.append(split.experts.argmax(axis=1)[split.group])
+        return cls._of(model, layouts, split, np.stack(columns, axis=1))
 
     @classmethod
     def of_layout(cls, model: ModelShape, layout: Layout) -> StageTable:
@@ -43,22 +48,21 @@ class StageTable:
     @classmethod
     def at(cls, model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> StageTable:
         """The stages of these indices, one row per layout."""
-        layers, head = _layers_and_head(model, layouts, index)
-        is_first, has_head = index == 0, index == head
+        return cls._of(model, layouts, _Split.of(model, layouts), index)
+
+    @classmethod
+    def _of(cls, model: ModelShape, layouts: LayoutTable, split: _Split, index: np.ndarray) -> StageTable:
+        group = split.group[:, None]
+        layers, experts = split.layers[group, index], split.experts[group, index]
+        is_first, has_head = index == 0, index == split.heads[group]
         table = model.vocab_size * model.hidden_size
         ends = is_first * model.embedding_parameters + has_head * (table + model.norm_parameters)
         if model.tied_embeddings:  # one table if both ends are on one stage
             ends = ends - (is_first & has_head) * table
-        further = model.mtp_parameters * has_head
-        return cls(
-            index,
-            layers,
-            layers * model.layer_parameters + ends + further,
-            layers * model.routed_parameters / model.num_layers,
-            _in_flight(layouts, index),
-            is_first,
-            has_head,
-        )
+        of_layers = sum(number * alike.layer_parameters for alike, number in layers_alike(model, layers, experts))
+        routed = experts * model.routed_parameters_per_layer + has_head * model.routed_mtp_parameters
+        parameters = of_layers + ends + has_head * model.mtp_parameters
+        return cls(index, layers, experts, parameters, routed, _in_flight(layouts, index), is_first, has_head)
 
     def of_rank(self, layouts: LayoutTable) -> np.ndarray:
         """Parameters of each stage's ranks outside routed experts."""
@@ -69,23 +73,46 @@ class StageTable:
         return self.routed / layouts.ranks_of_expert_layer[:, None]
 
 
-def _layers_and_head(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Layers of each stage, and the stage of the head as a column, as the layout's trainer splits them."""
-    is_v = has_v_schedule(layouts)
-    deciding = [*(layouts[name] for name in _OF_SPLIT), is_v.astype(int)]
-    kinds = np.ravel_multi_index(tuple(deciding), [int(column.max(initial=0)) + 1 for column in deciding])
-    groups, group = np.unique(kinds, return_inverse=True)
-    first = np.zeros(len(groups), dtype=int)
-    first[group] = np.arange(len(layouts))
-    values = [{name: decode(name, int(layouts[name][row])) for name in _OF_SPLIT} for row in first]
-    dealt = [
-        _split_layers(model, engine, GivenSplit(*given), is_v[row])
-        for row, (engine, *given) in zip(first, (of.values() for of in values), strict=True)
-    ]
-    counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
-    offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]
-    heads = np.array([head for _, head in dealt])
-    return counts[offsets[group][:, None] + index], heads[group][:, None]
+def layers_alike(
+    model: ModelShape, layers: np.ndarray, expert_layers: np.ndarray
+) -> list[tuple[ModelShape, np.ndarray]]:
+    """For each kind of the model's layers, with an MLP and with experts, a model of it alone and the number of these
+    among some stages' layers."""
+    kinds = (
+        []
+        if model.num_expert_layers == model.num_layers
+        else [(model.with_experts_in_layers(False), layers - expert_layers)]
+    )
+    return kinds if not model.num_expert_layers else [*kinds, (model.with_experts_in_layers(True), expert_layers)]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Layers, and those with experts, of shape (groups, stages), and the stage of the head, for groups of layouts that
+    are split alike; `group` is that of each layout."""
+
+    layers: np.ndarray
+    experts: np.ndarray
+    heads: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, model: ModelShape, layouts: LayoutTable) -> _Split:
+        is_v = has_v_schedule(layouts)
+        deciding = [*(layouts[name] for name in _OF_SPLIT), is_v.astype(int)]
+        kinds = np.ravel_multi_index(tuple(deciding), [int(column.max(initial=0)) + 1 for column in deciding])
+        _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
+        experts_before = np.cumsum([0, *(model.has_experts(layer) for layer in range(model.num_layers))])
+        layers, experts = np.zeros((2, len(first), int(layouts["pipeline_parallel"].max(initial=1))))
+        heads = np.zeros(len(first), dtype=int)
+        for number, row in enumerate(first):
+            engine, *given = (decode(name, int(layouts[name][row])) for name in _OF_SPLIT)
+            split = GivenSplit(*given)
+            chunks, heads[number] = _chunk_layers(model, engine, split, is_v[row])
+            edges = np.cumsum([0, *chunks])
+            layers[number, : split.stages] = _of_stages(np.diff(edges), split.stages, is_v[row])
+            experts[number, : split.stages] = _of_stages(np.diff(experts_before[edges]), split.stages, is_v[row])
+        return cls(layers, experts, heads, group)
 
 
 _OF_SPLIT = (
@@ -100,25 +127,29 @@ def has_v_schedule(layouts: LayoutTable) -> np.ndarray:
     return np.logical_or.reduce([layouts.equals("pipeline_schedule", schedule) for schedule in V_SCHEDULES])
 
 
-def _split_layers(model: ModelShape, engine: str, given: GivenSplit, is_v: bool) -> tuple[np.ndarray, int]:
-    """Layers of each stage, its chunks summed, and the stage of the head."""
-    split, stages, chunks = ENGINE_PROFILES[engine].layer_split, given.stages, given.chunks
+def _chunk_layers(model: ModelShape, engine: str, given: GivenSplit, is_v: bool) -> tuple[Sequence[int], int]:
+    """Layers of each model chunk, or of each stage, and the stage of the head."""
+    split, count, head = (
+        ENGINE_PROFILES[engine].layer_split,
+        given.stages * given.chunks,
+        0 if is_v else given.stages - 1,
+    )
     layers = None if given.is_own else given.chunk_layers(model.num_layers)
     if layers is not None:
-        return _of_stages(layers, stages, is_v), 0 if is_v else stages - 1
+        return layers, head
     if split is LayerSplit.GREEDY:
-        counts, head = greedy_stage_layers(model, stages)
-        return np.array(counts), head
-    if split is LayerSplit.EVEN and model.num_layers % (stages * chunks) == 0:
-        return np.full(stages, model.num_layers / stages), stages - 1
-    return _of_stages(stage_layers(model, stages * chunks), stages, is_v), 0 if is_v else stages - 1
+        return greedy_stage_layers(model, given.stages)
+    if split is LayerSplit.EVEN and model.num_layers % count == 0:
+        return [model.num_layers // count] * count, head
+    return stage_layers(model, count), head
 
 
-def _of_stages(chunk_layers: tuple[int, ...], stages: int, is_v: bool) -> np.ndarray:
-    of_chunks = np.array(chunk_layers).reshape(-1, stages)
+def _of_stages(of_chunks: np.ndarray, stages: int, is_v: bool) -> np.ndarray:
+    """Sums over the chunks of each stage."""
+    rows = of_chunks.reshape(-1, stages).copy()
     if is_v:
-        of_chunks[1::2] = of_chunks[1::2, ::-1]
-    return of_chunks.sum(axis=0)
+        rows[1::2] = rows[1::2, ::-1]
+    return rows.sum(axis=0)
 
 
 def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -102,32 +102,18 @@ def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
     cost the same, so giving each to the cheapest stage so far minimises the maximum. Among equally cheap stages the
     later one takes the layer, because 1F1B holds more activations on earlier stages. Every stage gets a layer as long
     as there are enough; with more stages than layers some have none, which engines reject.
-
-    A stage of cost c gets its next layer once all cheaper stages have theirs. So all layers below some cost level are
-    dealt at once, and the rest, at equal cost, go to the latest stages.
     """
     layer = layer_flops_per_token(model)
-    costs = [0] * pipeline_parallel
+    counts = [int(model.num_layers >= pipeline_parallel)] * pipeline_parallel
+    costs = [count * layer for count in counts]
     costs[0] += embedding_flops_per_token(model)
     costs[-1] += head_flops_per_token(model)
-    one_each = 1 if model.num_layers >= pipeline_parallel else 0
-
-    def dealt_below(level: int, cost: int) -> int:
-        """Layers that a stage receives while it costs less than `level`."""
-        return max(one_each, -((cost - level) // layer))
-
-    alike = Counter(costs)  # at most three costs: the first stage, the last, and those between
-    low, high = 0, max(costs) + (model.num_layers + 1) * layer
-    while high - low > 1:
-        level = (low + high) // 2
-        dealt = sum(number * dealt_below(level, cost) for cost, number in alike.items())
-        low, high = (level, high) if dealt <= model.num_layers else (low, level)
-    counts = [dealt_below(low, cost) for cost in costs]
-    left = model.num_layers - sum(counts)
-    for stage in range(pipeline_parallel - 1, -1, -1):
-        if left and costs[stage] + counts[stage] * layer == low:
-            counts[stage] += 1
-            left -= 1
+    cheapest = [(cost, -stage) for stage, cost in enumerate(costs)]
+    heapify(cheapest)
+    for _ in range(model.num_layers - sum(counts)):
+        cost, place = cheapest[0]
+        counts[-place] += 1
+        heapreplace(cheapest, (cost + layer, place))
     return tuple(counts)
 
 

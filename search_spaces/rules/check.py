@@ -1,15 +1,16 @@
-"""Check of a layout against its trainer's rules, whose ids are `<engine>.<rule>`. Standard library only."""
+"""Check of a layout against its trainer's rules, whose ids are `<engine>.<rule>`, and of engines that are compared.
+Standard library only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
+from search_spaces.engines import OWN_ENGINES, is_emulated
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation, lacking_features
-from search_spaces.rules.trainer_rules import OWN_RULES, engine_mismatch
+from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation, lacking_features, refused
+from search_spaces.rules.trainer_rules import OWN_RULES
 
 
 def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = OWN_RULES) -> Iterator[Problem]:
@@ -17,26 +18,30 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
 
     `engines` are those of the search's trainer; a layout for another engine violates only that rule.
     """
-    yield from rule_violations(layout.engine, rules_of(layout.engine, engines), layout, model)
+    return rule_violations(layout.engine, rules_of(layout.engine, engines), layout, model)
 
 
 def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
     """Rules of an engine's layouts, in the order in which they are checked."""
-    return (
-        lambda layout, model: engine_mismatch(layout, tuple(engines)),
-        lambda layout, model: lacking_features(engine, model),
-        *engines.get(engine, ()),
+    trainer = "Parlay's trainer" if tuple(engines) == OWN_ENGINES else "the search's trainer"
+    is_known = refused(
+        ("engine",),
+        lambda engine: engine not in engines,
+        f"{trainer} supports {', '.join(reversed(tuple(engines)))}",
+        "set engine to one of these, or launcher.kind to simulated",
+        name="engine_mismatch",
     )
+    return (is_known, lambda layout, model: lacking_features(engine, model), *engines.get(engine, ()))
 
 
 def first_problem(name: str, rule: Rule, model: ModelShape, layout: Layout) -> Problem | None:
     """The first violation of a rule by a layout in canonical form, under this name."""
-    return next(_problems(name, rule(layout, model)), None)
+    return next((_problem(name, found) for found in rule(layout, model)), None)
 
 
 def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:
     """Every feature of the model that the engine does not build, under this name."""
-    yield from _problems(name, lacking_features(engine, model))
+    return (_problem(name, found) for found in lacking_features(engine, model))
 
 
 def rule_violations(name: str, rules: Sequence[Rule], layout: Layout, model: ModelShape) -> Iterator[Problem]:
@@ -45,9 +50,32 @@ def rule_violations(name: str, rules: Sequence[Rule], layout: Layout, model: Mod
     The layout is checked in canonical form: a field without effect violates no rule.
     """
     canonical = layout.canonical()
-    yield from _problems(name, chain.from_iterable(rule(canonical, model) for rule in rules))
+    return (_problem(name, found) for rule in rules for found in rule(canonical, model))
 
 
-def _problems(name: str, found: Iterable[RuleViolation]) -> Iterator[Problem]:
-    for violation in found:
-        yield Problem(f"{name}.{violation.name}", violation.message, rule=violation.rule, fix=violation.fix)
+def _problem(name: str, found: RuleViolation) -> Problem:
+    return Problem(f"{name}.{found.name}", found.message, found.rule, found.fix)
+
+
+def mixed_engines_problem(engines: Iterable[str], accelerator: str, fix: str, key: str) -> Problem | None:
+    """Problem of several engines of which one is emulated on this accelerator; None where they may be compared."""
+    names = sorted(set(engines))
+    if len(names) < 2 or not (emulated := _emulated(names, accelerator)):
+        return None
+    words = f"compares {' and '.join(names)} on {accelerator}, which emulates the GPU of {' and '.join(emulated)}"
+    rule = (
+        "engines are compared only on the device that they are written for: on a CPU that emulates a GPU the comparison"
+        " would be one of the emulation"
+    )
+    return Problem("emulated_engine", words, rule=rule, fix=fix, key=key, value=names)
+
+
+def emulation_remark(engines: Iterable[str], accelerator: str) -> str | None:
+    """Sentence on those of these engines whose device is emulated; None without one."""
+    if not (emulated := _emulated(engines, accelerator)):
+        return None
+    return f"a CPU emulates the GPU of {' and '.join(emulated)}: measured speeds will be those of the emulation"
+
+
+def _emulated(engines: Iterable[str], accelerator: str) -> list[str]:
+    return [engine for engine in sorted(set(engines)) if is_emulated(engine, accelerator)]

@@ -7,14 +7,15 @@ and megatron/core/distributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES
 from search_spaces.layouts.layout import AXES, Layout
 from search_spaces.layouts.matmul_recipes import MatmulRecipe, recipe_of
-from search_spaces.layouts.pipeline_split import GivenSplit
+from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, GivenSplit
 from search_spaces.model_shape import MODEL_DEFAULTS, RESOLVED_FIELDS, ModelShape, field_of_feature
 
 
@@ -27,63 +28,90 @@ class RuleViolation(NamedTuple):
     fix: str
 
 
-Rule = Callable[[Layout, ModelShape], Iterator[RuleViolation]]
+Rule = Callable[[Layout, ModelShape], Iterable[RuleViolation]]
 EngineRules = Mapping[str, tuple[Rule, ...]]
 """Rules of each engine of a trainer."""
 
 
-def allows_only(
-    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, owner: str | None = None
-) -> Rule:
-    """Rule that allows only these values of the layout's and the model's fields.
-
-    `owner` is the name in the message, by default the layout's engine.
-    """
-
-    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-        for record, choices in ((layout, fields), (model, of_model or {})):
-            for name, values in choices.items():
-                value = getattr(record, RESOLVED_FIELDS.get(name, name))
-                if value not in values:
-                    allowed = _choice(name, values)
-                    sentence = f"{owner or layout.engine} supports {name} {allowed}"
-                    message = f"{name} is {_format(value)}; {sentence}"
-                    yield RuleViolation(name, message, sentence, f"set {name} to {allowed}")
-
-    return rule
-
-
 Clash = Callable[[Any], bool] | tuple[Any, ...]
 """Values of a field that a rule is about: these, or those for which a function is true."""
+Clashes = Mapping[str, Clash]
 
 
-def clashes(name: str, others: Mapping[str, Clash], rule: str, *, values: Clash | None = None, fix: str = "") -> Rule:
+def refused(
+    fields: tuple[str, ...],
+    where: Callable[..., Any],
+    rule: str,
+    fix: str,
+    *,
+    beside: Clashes = MappingProxyType({}),
+    name: str = "",
+) -> Rule:
+    """Rule that refuses layouts whose values of these fields meet a condition, beside these values of others.
+
+    A field of the model is called `model.NAME`; the message has all of them. The rule's short name is by default the
+    first field's; `{engine}` in the rule and a field's name in the fix stand for the layout's value.
+    """
+    tests = [(field, *_reader(field), clash) for field, clash in beside.items()]
+    readers = [(field, *_reader(field)) for field in fields]
+
+    def check(layout: Layout, model: ModelShape) -> Iterable[RuleViolation]:
+        others = {}
+        for field, of_model, read, clash in tests:
+            others[field] = value = read(model if of_model else layout)
+            if not (clash(value) if callable(clash) else value in clash):
+                return ()
+        found = {field: read(model if of_model else layout) for field, of_model, read in readers}
+        return [_violation(layout, found | others, rule, fix, name)] if where(*found.values()) else ()
+
+    return check
+
+
+def clashes(name: str, others: Clashes, rule: str, *, values: Clash | None = None, fix: str = "") -> Rule:
     """Rule that a field does not have `values`, by default all but its default, beside these values of all `others`.
 
-    A field of the model is called `model.NAME`. The rule's short name is the field's; `{engine}` in it is the layout's.
     The fix is to change an axis of `others` to a value that does not clash, where it has few, or else the field itself.
     """
-    field = name.removeprefix("model.")
-    own = _reader(name)
-    beside = {other: (_reader(other), clash) for other, clash in others.items()}
-
-    def violations(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-        value = own(layout, model)
-        if value == _DEFAULTS[field] if values is None else not _is_in(value, values):
-            return
-        if all(_is_in(read(layout, model), clash) for read, clash in beside.values()):
-            found = " and ".join(f"{other} {_format(read(layout, model))}" for other, (read, _) in beside.items())
-            message = f"{name} is {_format(value)}" + (f" with {found}" if found else "")
-            yield RuleViolation(field, message, rule.replace("{engine}", layout.engine), fix or _way_out(name, others))
-
-    return violations
+    field, default = name.removeprefix("model."), _DEFAULTS[name.removeprefix("model.")]
+    wrong = (lambda value: value != default) if values is None else values
+    return refused((), lambda: True, rule, fix or _way_out(name, others), beside={name: wrong, **others}, name=field)
 
 
-def _reader(name: str) -> Callable[[Layout, ModelShape], Any]:
-    """Reader of a field of the layout, or of the model; of the model the value that counts."""
-    field = name.removeprefix("model.")
-    read = attrgetter(RESOLVED_FIELDS.get(field, field))
-    return (lambda layout, model: read(model)) if field != name else (lambda layout, model: read(layout))
+def _reader(field: str) -> tuple[bool, Callable[[Any], Any]]:
+    """Whether a field is the model's, and its reader; of the model it reads the value that counts."""
+    name = field.removeprefix("model.")
+    return name != field, attrgetter(RESOLVED_FIELDS.get(name, name) if name != field else name)
+
+
+def _violation(layout: Layout, found: Mapping[str, Any], rule: str, fix: str, name: str = "") -> RuleViolation:
+    named = {field.removeprefix("model."): value for field, value in found.items()}
+    rule = rule.replace("{engine}", layout.engine)
+    return RuleViolation(name or next(iter(named)), finding(found), rule, fix.format(**named))
+
+
+def finding(values: Mapping[str, Any]) -> str:
+    """The values of fields as a sentence's part: the first, with the others."""
+    (name, value), *others = values.items()
+    beside = " and ".join(f"{other} {_format(each)}" for other, each in others)
+    return f"{name} is {_format(value)}" + (f" with {beside}" if beside else "")
+
+
+def allows_only(
+    fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None, *, owner: str = "{engine}"
+) -> Rule:
+    """Rule that allows only these values of the layout's and the model's fields; `owner` is the name in the message."""
+    every = {**fields, **{f"model.{name}": values for name, values in (of_model or {}).items()}}
+    rows = [(field, *_reader(field), values) for field, values in every.items()]
+
+    def check(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+        for field, of_model, read, values in rows:
+            value = read(model if of_model else layout)
+            if value not in values:
+                choice = _choice(field, values)
+                sentence = f"{owner} supports {field} {choice}"
+                yield _violation(layout, {field: value}, sentence, f"set {field} to {choice}")
+
+    return check
 
 
 def at_least(least: int) -> Callable[[Any], bool]:
@@ -136,7 +164,7 @@ def engine_limits(
 
 def _choice(name: str, values: tuple) -> str:
     is_joined = name in AXES and AXES[name].parts
-    return AXES[name].choice_of(values) if is_joined else " or ".join(_format(v) for v in values)
+    return AXES[name].choice_of(values) if is_joined else " or ".join(map(_format, values))
 
 
 def _format(value: object) -> str:
@@ -173,24 +201,15 @@ def _other_features(model: ModelShape, known: tuple[str, ...], owner: str) -> It
             )
 
 
-def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str | None = None) -> Rule:
-    """Rule that allows only these activations of an MLP with a gate, and of one without.
-
-    `owner` is the name in the message, by default the layout's engine.
-    """
-
-    def rule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-        allowed, kind = (gated, "a gate") if model.gated_mlp else (plain, "no gate")
-        if model.mlp_activation not in allowed:
-            names = " or ".join(allowed)
-            yield RuleViolation(
-                "activation",
-                f"model.activation is {model.mlp_activation}",
-                f"{owner or layout.engine} has {names} in an MLP with {kind}",
-                f"set model.activation to {names}, or use another engine",
-            )
-
-    return rule
+def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str = "{engine}") -> Rule:
+    """Rule that allows only these activations of an MLP with a gate, and of one without; `owner` is the name in the
+    message."""
+    return refused(
+        ("model.activation", "model.gated_mlp"),
+        lambda activation, is_gated: activation not in (gated if is_gated else plain),
+        f"{owner} has {' or '.join(gated)} in an MLP with a gate, {' or '.join(plain)} in one without",
+        "use another model.activation, or another engine",
+    )
 
 
 def zero_in_pipeline(rule: str) -> Rule:
@@ -201,15 +220,16 @@ def zero_in_pipeline(rule: str) -> Rule:
 _ZERO_IN_PIPELINE = "set zero_stage to 0 or 1, or pipeline_parallel to 1"
 
 
-def too_few_micro_batches(layout: Layout, least: int, rule: str) -> Iterator[RuleViolation]:
-    """Fewer than `least` micro-batches a step in 1F1B, for engines that need that many."""
-    if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < least:
-        yield RuleViolation(
-            "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} pipeline stages",
-            rule,
-            "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
-        )
+def too_few_micro_batches(fewer: int, rule: str) -> Rule:
+    """Rule that a step in 1F1B has as many micro-batches as stages, or `fewer`."""
+    return refused(
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps < stages - fewer,
+        rule,
+        "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
+        beside={"pipeline_schedule": ("1f1b",)},
+        name="micro_batches",
+    )
 
 
 def quantized_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -222,22 +242,23 @@ def quantized_products(layout: Layout, model: ModelShape) -> Iterator[RuleViolat
     recipe = recipe_of(layout.matmul_precision, layout.engine)
     if recipe is None:
         return
-    if layout.precision == "fp32":
-        yield RuleViolation(
-            "matmul_precision",
-            f"matmul_precision is {layout.matmul_precision} with precision {layout.precision}",
-            f"products in {layout.matmul_precision} have inputs and outputs of 16 bits",
-            "set precision to bf16, or matmul_precision to same",
-        )
+    yield from _QUANTIZED_FP32(layout, model)
     dimensions = _product_dimensions(layout, model, recipe)
-    others = [f"{name} {size}" for name, size in dimensions if size % recipe.multiple]
+    others = {name: size for name, size in dimensions if size % recipe.multiple}
     if others:
         yield RuleViolation(
             "matmul_dimensions",
-            f"matmul_precision is {layout.matmul_precision} with {', '.join(others)}",
+            finding({"matmul_precision": layout.matmul_precision, **others}),
             f"each dimension of a rank's products in {layout.matmul_precision} is a multiple of {recipe.multiple}",
             "use a smaller tensor_parallel or another shape, or set matmul_precision to same",
         )
+
+
+_QUANTIZED_FP32 = clashes(
+    "matmul_precision",
+    {"precision": ("fp32",)},
+    "products in 8 and 4 bits have inputs and outputs of 16 bits",
+)
 
 
 def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe) -> Iterator[tuple[str, int]]:
@@ -256,81 +277,63 @@ def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe)
         yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
 
 
-def even_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Layers that do not divide over the model chunks, for engines that split them evenly."""
-    if not GivenSplit.of(layout).is_own:
-        return
-    stages, chunks = layout.pipeline_parallel, layout.virtual_pipeline_stages
-    if model.num_layers % (stages * chunks):
-        yield RuleViolation(
-            "layers",
-            f"num_layers {model.num_layers} is not a multiple of pipeline_parallel {stages}"
-            f" x virtual_pipeline_stages {chunks}",
-            f"{layout.engine} splits the layers evenly over all model chunks",
-            "use a pipeline_parallel x virtual_pipeline_stages that divides num_layers",
-        )
+_SPLIT = ("model.num_layers", "pipeline_parallel", "virtual_pipeline_stages", *SPLIT_FIELDS)
+even_stages = refused(
+    _SPLIT,
+    lambda layers, stages, chunks, *split: GivenSplit(stages, chunks, *split).is_own and layers % (stages * chunks),
+    "{engine} splits the layers evenly over all model chunks",
+    "use a pipeline_parallel x virtual_pipeline_stages that divides num_layers, or give another split",
+    name="layers",
+)
+"""Layers that do not divide over the model chunks, for engines that split them evenly."""
 
 
-def given_stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Splits that a layout gives, and which do not divide."""
-    given = GivenSplit.of(layout)
-    if given.is_own:
-        return
-    stages = {name: getattr(layout, name) for name in ("first_stage_layers", "last_stage_layers")}
-    numbers = [f"{name} {value}" for name, value in stages.items() if value is not None]
-    if layout.pipeline_split != "own" and numbers:
-        yield RuleViolation(
-            "pipeline_split",
-            f"pipeline_split is {layout.pipeline_split} with {' and '.join(numbers)}",
-            "either the embedding and the loss count as layers, or the layers of the first and last stage are given"
-            " (megatron/core/transformer/transformer_config.py)",
-            "leave pipeline_split out, or first_stage_layers and last_stage_layers",
-        )
-    elif given.chunk_layers(model.num_layers) is None:
-        what = " and ".join(numbers) or f"pipeline_split {layout.pipeline_split}"
-        yield RuleViolation(
-            "pipeline_split",
-            f"num_layers {model.num_layers} with {what} does not divide over pipeline_parallel"
-            f" {layout.pipeline_parallel} x virtual_pipeline_stages {layout.virtual_pipeline_stages}",
-            "with the embedding and the loss that count as layers, or without the first and last stage that are given,"
-            " all chunks have the same number of layers, at least one",
-            "use another pipeline_split, or other numbers of layers",
-        )
+def _undivided(layers: int, stages: int, chunks: int, *split: Any) -> bool:
+    given = GivenSplit(stages, chunks, *split)
+    is_one = given.split == "own" or given.gives_no_stage
+    return is_one and not given.is_own and given.chunk_layers(layers) is None
 
 
-def some_layers_recomputed(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Recomputed layers as many as a model chunk has, or more: another name of full recomputation."""
-    chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
-    if layout.recompute_layers is not None and layout.recompute_layers * chunks >= model.num_layers:
-        yield RuleViolation(
-            "recompute_layers",
-            f"recompute_layers is {layout.recompute_layers} with {model.num_layers / chunks:g} layers a model chunk",
-            "recompute_layers is less than num_layers / (pipeline_parallel x virtual_pipeline_stages)",
-            "leave recompute_layers out to recompute all layers, or use a smaller number",
-        )
-
-
-def sharded_replicas(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Replicas that do not divide the data-parallel ranks, or that shard nothing."""
-    replicas, data = layout.data_parallel_replicas, layout.data_parallel
-    context = layout.context_parallel
-    if replicas > 1 and (data % replicas or layout.shards == 1):
-        yield RuleViolation(
-            "data_parallel_replicas",
-            f"data_parallel_replicas is {replicas} with data_parallel {data}"
-            + (f" and context_parallel {context}" if context > 1 else ""),
-            "each replica shards the model over data_parallel / data_parallel_replicas x context_parallel ranks, whole"
-            " numbers, more than 1 rank",
-            "use a smaller divisor of data_parallel, or set zero_stage to 0",
-        )
-
-
+given_stages: tuple[Rule, ...] = (
+    refused(
+        SPLIT_FIELDS,
+        lambda split, first, last: split != "own" and (first is not None or last is not None),
+        "either the embedding and the loss count as layers, or the layers of the first and last stage are given"
+        " (megatron/core/transformer/transformer_config.py)",
+        "leave pipeline_split out, or first_stage_layers and last_stage_layers",
+    ),
+    refused(
+        _SPLIT,
+        _undivided,
+        "with the embedding and the loss that count as layers, or without the first and last stage that are given, all"
+        " chunks have the same number of layers, at least one",
+        "use another pipeline_split, or other numbers of layers",
+        name="pipeline_split",
+    ),
+)
+"""Splits that a layout gives, and which do not divide."""
+some_layers_recomputed = refused(
+    ("model.num_layers", "pipeline_parallel", "virtual_pipeline_stages", "recompute_layers"),
+    lambda layers, stages, chunks, recomputed: recomputed * stages * chunks >= layers,
+    "recompute_layers is less than num_layers / (pipeline_parallel x virtual_pipeline_stages)",
+    "leave recompute_layers out to recompute all layers, or use a smaller number",
+    beside={"recompute_layers": is_given},
+    name="recompute_layers",
+)
+"""Recomputing every layer of a chunk is full recomputation."""
+sharded_replicas = refused(
+    ("data_parallel_replicas", "data_parallel", "context_parallel"),
+    lambda replicas, data, context: replicas > 1 and (data % replicas or data * context == replicas),
+    "each replica shards the model over data_parallel / data_parallel_replicas x context_parallel ranks, whole numbers,"
+    " more than 1 rank",
+    "use a smaller divisor of data_parallel, or set zero_stage to 0",
+)
+"""Replicas that do not divide the data-parallel ranks, or that shard nothing."""
 half_precision_flash = clashes(
     "attention_kernel",
     {"precision": ("fp32",)},
     "{engine}'s flash attention supports only bf16 and fp16",
     values=("flash",),
-    fix="set precision to bf16, or attention_kernel to math",
 )
 """Rule of engines whose flash attention has only 16 bits."""
 
@@ -339,17 +342,15 @@ LARGEST_FLASH_HEAD = 256
 torch's aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_varlen_fwd and mha_varlen_bwd."""
 
 
-def flash_heads(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Heads for which flash attention has no kernel, for engines that do not pad them."""
-    size = model.head_size
-    if layout.attention_kernel == "flash" and (size % 8 or size > LARGEST_FLASH_HEAD):
-        yield RuleViolation(
-            "flash_head_size",
-            f"attention_kernel is flash with a head size of {size}",
-            f"{layout.engine}'s flash attention supports head sizes that are multiples of 8, at most"
-            f" {LARGEST_FLASH_HEAD}",
-            "set attention_kernel to math, or use another number of heads",
-        )
+flash_heads = refused(
+    ("model.head_size",),
+    lambda size: size % 8 or size > LARGEST_FLASH_HEAD,
+    f"{{engine}}'s flash attention supports head sizes that are multiples of 8, at most {LARGEST_FLASH_HEAD}",
+    "set attention_kernel to math, or use another number of heads",
+    beside={"attention_kernel": ("flash",)},
+    name="flash_head_size",
+)
+"""Heads for which flash attention has no kernel, for engines that do not pad them."""
 
 
 # -- DeepSpeed
@@ -391,24 +392,19 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
 # -- torch
 
 
-def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    stages, micro_batches = layout.pipeline_parallel, layout.grad_accum_steps
-    yield from too_few_micro_batches(
-        layout, stages, "torch's 1F1B needs at least pipeline_parallel micro-batches a step"
-    )
-    rounds = max(1, micro_batches // stages)
-    if layout.pipeline_schedule == "interleaved_1f1b" and micro_batches % rounds:
-        yield RuleViolation(
-            "rounds",
-            f"{micro_batches} micro-batches do not divide into {rounds} rounds over {stages} pipeline stages",
-            "torch's interleaved 1F1B splits a step's micro-batches into max(1, micro-batches // stages) equal rounds",
-            f"use a micro_batch_size that makes grad_accum_steps a multiple of {stages}",
-        )
-
-
 _FSDP = "torch's FSDP2 (ZeRO 2 and 3) always overlaps block by block, and has no buckets"
 
-TORCH_SCHEDULE_RULES: tuple[Rule, ...] = (_torch_schedule,)
+TORCH_SCHEDULE_RULES: tuple[Rule, ...] = (
+    too_few_micro_batches(0, "torch's 1F1B needs at least pipeline_parallel micro-batches a step"),
+    refused(
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps % max(1, steps // stages),
+        "torch's interleaved 1F1B splits a step's micro-batches into max(1, micro-batches // stages) equal rounds",
+        "use a micro_batch_size that makes grad_accum_steps a multiple of {pipeline_parallel}",
+        beside={"pipeline_schedule": ("interleaved_1f1b",)},
+        name="rounds",
+    ),
+)
 """Rules of torch's pipelining."""
 TORCH_RULES: tuple[Rule, ...] = (
     *TORCH_SCHEDULE_RULES,
@@ -419,29 +415,6 @@ TORCH_RULES: tuple[Rule, ...] = (
 
 
 # -- megatron-core
-
-
-def _megatron_rounds(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.virtual_pipeline_stages > 1 and layout.grad_accum_steps % layout.pipeline_parallel:
-        yield RuleViolation(
-            "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} interleaved pipeline stages",
-            f"{layout.engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
-            "use another micro_batch_size, or virtual_pipeline_stages 1",
-        )
-
-
-def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """megatron/core/tensor_parallel/random.py CheckpointFunction: the bias that an MLP returns becomes its output."""
-    modules = layout.modules_recomputed
-    for module, (needed, lacks) in _MODULE_NEEDS.items():
-        if module in modules and lacks(model):
-            yield RuleViolation(
-                "recomputed_part",
-                f"recompute_modules is {layout.recompute_modules}; {module} recomputes nothing without {needed}",
-                f"megatron-core recomputes {module} in models with {needed} (megatron/core/transformer)",
-                f"take {module} out of recompute_modules",
-            )
 
 
 def _has_no_own_norm(model: ModelShape) -> bool:
@@ -459,36 +432,30 @@ _MODULE_NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], bool]]] = {
 """Part of a model that a module recomputes, and a test for models without it."""
 
 
-def _megatron_experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if model.num_experts is None:
-        return
-    if layout.expert_parallel == 1 and layout.expert_tensor_parallel != layout.tensor_parallel:
-        yield RuleViolation(
-            "expert_groups",
-            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with tensor_parallel {layout.tensor_parallel}"
-            " and expert_parallel 1",
-            "with expert_parallel 1 megatron-core 0.16 reduces experts' gradients over the data-parallel ranks of other"
-            " layers, which have other slices of them (tensor_parallel/layers.py, allreduce)",
-            f"set expert_tensor_parallel to {layout.tensor_parallel}, or expert_parallel to 2 or more",
-        )
-    of_experts = layout.expert_parallel * layout.expert_tensor_parallel
-    of_others = layout.tensor_parallel * layout.context_parallel
-    if layout.rank_order != "tp-dp-pp" and of_experts != of_others:
-        yield RuleViolation(
-            "expert_rank_order",
-            f"rank_order is {layout.rank_order} with expert_parallel {layout.expert_parallel} x expert_tensor_parallel"
-            f" {layout.expert_tensor_parallel} = {of_experts} and tensor_parallel {layout.tensor_parallel} x"
-            f" context_parallel {layout.context_parallel} = {of_others}",
-            "in an order that does not end in pp, experts have as many data-parallel ranks as other layers"
-            " (parallel_state.py, initialize_model_parallel)",
-            "set rank_order to tp-dp-pp, or the two products to the same number",
-        )
+def _megatron_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
+    """Recomputed modules that a model does not have."""
+    for module in layout.modules_recomputed:
+        needed, lacks = _MODULE_NEEDS.get(module, ("", lambda model: False))
+        if lacks(model):
+            yield RuleViolation(
+                "recomputed_part",
+                f"recompute_modules is {layout.recompute_modules}; {module} recomputes nothing without {needed}",
+                f"megatron-core recomputes {module} in models with {needed} (megatron/core/transformer)",
+                f"take {module} out of recompute_modules",
+            )
 
 
 MEGATRON_RULES: tuple[Rule, ...] = (
     even_stages,
-    given_stages,
-    _megatron_rounds,
+    *given_stages,
+    refused(
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps % stages,
+        "{engine}'s interleaved 1F1B needs grad_accum_steps to be a multiple of pipeline_parallel",
+        "use another micro_batch_size, or virtual_pipeline_stages 1",
+        beside={"virtual_pipeline_stages": at_least(2)},
+        name="micro_batches",
+    ),
     _megatron_modules,
     clashes(
         "bucket_mib",
@@ -506,7 +473,8 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     clashes(
         "recompute_modules",
         {"activation_checkpointing": ("selective",), "model.linear_biases": (True,)},
-        "megatron-core's backward pass of a recomputed MLP with biases calls itself without end",
+        "megatron-core's backward pass of a recomputed MLP with biases, which becomes its output, calls itself without"
+        " end (megatron/core/tensor_parallel/random.py, CheckpointFunction)",
         values=has_part("mlp"),
         fix="set recompute_modules to core_attn",
     ),
@@ -519,15 +487,34 @@ MEGATRON_RULES: tuple[Rule, ...] = (
         "megatron-core trains experts on several tensor-parallel ranks with sequence parallelism alone"
         " (transformer/moe/moe_layer.py)",
     ),
-    clashes(
-        "model.experts_per_token",
-        {},
+    refused(
+        ("engine", "model.aux_loss_coefficient"),
+        lambda engine, loss: engine != "megatron-lm" or loss is not None,
         "the softmax over one chosen expert has no gradient, so megatron-core refuses it"
-        " (transformer/transformer_config.py)",
-        values=(1,),
-        fix="use an experts_per_token of 2 or more, or another engine",
+        " (transformer/transformer_config.py); Megatron-LM chooses one by sinkhorn, without aux_loss_coefficient",
+        "use an experts_per_token of 2 or more, or another engine",
+        beside={"model.experts_per_token": (1,)},
+        name="experts_per_token",
     ),
-    _megatron_experts,
+    refused(
+        ("expert_tensor_parallel", "tensor_parallel"),
+        lambda split, tensor: split != tensor,
+        "with expert_parallel 1 megatron-core 0.16 reduces experts' gradients over the data-parallel ranks of other"
+        " layers, which have other slices of them (tensor_parallel/layers.py, allreduce)",
+        "set expert_tensor_parallel to {tensor_parallel}, or expert_parallel to 2 or more",
+        beside={"model.num_experts": is_given, "expert_parallel": (1,)},
+        name="expert_groups",
+    ),
+    refused(
+        ("expert_parallel", "expert_tensor_parallel", "tensor_parallel", "context_parallel"),
+        lambda ranks, split, tensor, context: ranks * split != tensor * context,
+        "in an order that does not end in pp, experts have as many data-parallel ranks as other layers:"
+        " expert_parallel x expert_tensor_parallel is tensor_parallel x context_parallel (parallel_state.py,"
+        " initialize_model_parallel)",
+        "set rank_order to tp-dp-pp, or the two products to the same number",
+        beside={"model.num_experts": is_given, "rank_order": lambda order: order != "tp-dp-pp"},
+        name="expert_rank_order",
+    ),
 )
 """Rules of every trainer on megatron-core."""
 MEGATRON_SCHEDULES = ("none", "1f1b", "interleaved_1f1b")

@@ -6,15 +6,11 @@ torch.distributed.pipelining.schedules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from search_spaces.engines import TORCHTITAN
-from search_spaces.layouts.layout import V_SCHEDULES, Layout
-from search_spaces.model_shape import ModelShape
+from search_spaces.layouts.layout import V_SCHEDULES
 from search_spaces.rules.engine_rules import (
     TORCH_SCHEDULE_RULES,
     Rule,
-    RuleViolation,
     at_least,
     clashes,
     engine_limits,
@@ -22,80 +18,14 @@ from search_spaces.rules.engine_rules import (
     given_stages,
     is_given,
     quantized_products,
+    refused,
     sharded_replicas,
     some_layers_recomputed,
 )
 
-
-def _dualpipev(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    least = 2 * layout.pipeline_parallel
-    if layout.pipeline_schedule == "dualpipev" and layout.grad_accum_steps < least:
-        yield RuleViolation(
-            "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {least} model chunks",
-            "dualpipev needs at least 2 x pipeline_parallel micro-batches a step",
-            "use a smaller micro_batch_size or fewer stages",
-        )
-
-
-def _chunks(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
-    if chunks > model.num_layers:
-        yield RuleViolation(
-            "layers",
-            f"{chunks} model chunks for {model.num_layers} layers",
-            "every model chunk has at least one layer",
-            "use fewer stages, or virtual_pipeline_stages 1",
-        )
-
-
 FLEX_BLOCK = 128
 """Positions of a block of FlexAttention's masks; torch 2.13, torch/distributed/tensor/experimental/_context_parallel/
 _attention.py, _create_cp_block_mask."""
-
-
-def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    context, length = layout.context_parallel, model.seq_length
-    if context == 1:
-        return
-    if length % (FLEX_BLOCK * context):
-        yield RuleViolation(
-            "context_blocks",
-            f"seq_length {length} is not a multiple of {FLEX_BLOCK} x context_parallel {context}",
-            f"each context-parallel rank has whole blocks of FlexAttention's mask, {FLEX_BLOCK} positions each",
-            "use a smaller context_parallel, or another seq_length",
-        )
-    split = layout.tensor_parallel if layout.sequence_parallel else 1
-    if length % (2 * split * context):
-        yield RuleViolation(
-            "context_sequence",
-            f"seq_length {length} is not a multiple of 2 x context_parallel {context} x tensor_parallel {split}",
-            "with sequence_parallel tensor-parallel ranks split the positions of a context-parallel rank (trainer.py)",
-            "use a smaller context_parallel or tensor_parallel, or set sequence_parallel to false",
-        )
-
-
-def _experts(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if model.num_experts is None:
-        return
-    split = layout.tensor_parallel if layout.expert_parallel == 1 else 1
-    if layout.expert_tensor_parallel != split:
-        yield RuleViolation(
-            "expert_tensor_parallel",
-            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with expert_parallel {layout.expert_parallel}"
-            f" and tensor_parallel {layout.tensor_parallel}",
-            "torchtitan splits experts over the tensor-parallel ranks where expert_parallel is 1, and never otherwise",
-            f"set expert_tensor_parallel to {split}",
-        )
-    if layout.zero_stage == 0 and layout.tensor_parallel % layout.expert_parallel:
-        yield RuleViolation(
-            "expert_parallel",
-            f"expert_parallel {layout.expert_parallel} does not divide tensor_parallel {layout.tensor_parallel} with"
-            " zero_stage 0",
-            "torchtitan distributes experts over ranks that shard, not over replicas",
-            "set zero_stage to 2 or 3, or a smaller expert_parallel",
-        )
-
 
 _SPLITS_BACKWARD = "a V schedule splits the backward pass"
 _ASYNC = "the compiler overlaps the all-gathers and reduce-scatters of sequence parallelism (async tensor parallel)"
@@ -168,17 +98,54 @@ _TOGETHER: tuple[Rule, ...] = (
     ),
 )
 
+_SIZES: tuple[Rule, ...] = (
+    refused(
+        ("grad_accum_steps", "pipeline_parallel"),
+        lambda steps, stages: steps < 2 * stages,
+        "dualpipev needs at least 2 x pipeline_parallel micro-batches a step",
+        "use a smaller micro_batch_size or fewer stages",
+        beside={"pipeline_schedule": ("dualpipev",)},
+        name="micro_batches",
+    ),
+    refused(
+        ("model.seq_length", "context_parallel"),
+        lambda length, context: context > 1 and length % (FLEX_BLOCK * context),
+        f"each context-parallel rank has whole blocks of FlexAttention's mask, {FLEX_BLOCK} positions each",
+        "use a smaller context_parallel, or another seq_length",
+        name="context_blocks",
+    ),
+    refused(
+        ("model.seq_length", "context_parallel", "tensor_parallel", "sequence_parallel"),
+        lambda length, context, tensor, is_split: context > 1 and length % (2 * context * (tensor if is_split else 1)),
+        "2 x context_parallel divides seq_length; with sequence_parallel tensor-parallel ranks split the positions of a"
+        " context-parallel rank (trainer.py)",
+        "use a smaller context_parallel or tensor_parallel, or set sequence_parallel to false",
+        name="context_sequence",
+    ),
+    refused(
+        ("expert_tensor_parallel", "expert_parallel", "tensor_parallel"),
+        lambda split, ranks, tensor: split != (tensor if ranks == 1 else 1),
+        "torchtitan splits experts over the tensor-parallel ranks where expert_parallel is 1, and never otherwise",
+        "set expert_tensor_parallel to {tensor_parallel} with expert_parallel 1, else to 1",
+        beside={"model.num_experts": is_given},
+    ),
+    refused(
+        ("expert_parallel", "tensor_parallel"),
+        lambda ranks, tensor: tensor % ranks,
+        "torchtitan distributes experts over ranks that shard, not over replicas",
+        "set zero_stage to 2 or 3, or a smaller expert_parallel",
+        beside={"model.num_experts": is_given, "zero_stage": (0,)},
+    ),
+)
+
 TORCHTITAN_RULES: tuple[Rule, ...] = (
-    _chunks,
-    given_stages,
+    *given_stages,
     *TORCH_SCHEDULE_RULES,
     sharded_replicas,
-    _dualpipev,
+    *_SIZES,
     *_TOGETHER,
     flash_heads,
     quantized_products,
-    _context,
-    _experts,
     some_layers_recomputed,
     engine_limits(
         TORCHTITAN,

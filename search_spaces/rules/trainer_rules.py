@@ -6,86 +6,51 @@ packages (trials/trainers).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, OWN_ENGINES, TORCHTITAN
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.accelerate_rules import ACCELERATE_RULES
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.rules.engine_rules import (
     DEEPSPEED_RULES,
     MEGATRON_RULES,
     MEGATRON_SCHEDULES,
     TORCH_RULES,
+    Clash,
     EngineRules,
     Rule,
-    RuleViolation,
     at_least,
     bf16_reductions,
     clashes,
     engine_limits,
     is_given,
     overlap_in_pipeline,
+    refused,
+    sharded_replicas,
 )
 from search_spaces.rules.torchtitan_rules import TORCHTITAN_RULES
 
-
-def engine_mismatch(layout: Layout, engines: tuple[str, ...]) -> Iterator[RuleViolation]:
-    """A layout for an engine that the search's trainer does not have."""
-    if layout.engine not in engines:
-        trainer = (
-            "Parlay's trainer supports the engines"
-            if engines == OWN_ENGINES
-            else "the search's trainer supports the engine"
-        )
-        choices = ", ".join(reversed(engines))
-        yield RuleViolation(
-            "engine_mismatch",
-            f"engine is {layout.engine}",
-            f"{trainer} {choices}",
-            "set engine to one of these, or launcher.kind to simulated",
-        )
-
-
-def _stages(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.pipeline_parallel > model.num_layers:
-        yield RuleViolation(
-            "layers",
-            f"{layout.pipeline_parallel} pipeline stages for {model.num_layers} layers",
-            "every pipeline stage has at least one layer; stages may be uneven",
-            f"set pipeline_parallel to {model.num_layers} or less",
-        )
-
-
-def _sequence(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.sequence_parallel and model.seq_length % layout.tensor_parallel:
-        yield RuleViolation(
-            "sequence",
-            f"seq_length {model.seq_length} is not a multiple of tensor_parallel {layout.tensor_parallel}",
-            "sequence_parallel splits the sequence evenly over the tensor-parallel ranks",
-            "use a tensor_parallel that divides seq_length, or set sequence_parallel to false",
-        )
-
-
-def _rotary(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if model.position_embedding == "rotary" and model.head_size % 2:
-        yield RuleViolation(
-            "rotary",
-            f"the head size is {model.head_size}",
-            "rotary embeddings rotate pairs of a head's elements, so the head size is even",
-            "use an even head size (attention_head_size, or hidden_size / num_attention_heads), or learned positions",
-        )
-
-
-def _experts_as_layers(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if model.num_experts is not None and layout.expert_tensor_parallel != layout.tensor_parallel:
-        yield RuleViolation(
-            "expert_tensor_parallel",
-            f"expert_tensor_parallel is {layout.expert_tensor_parallel} with tensor_parallel {layout.tensor_parallel}",
-            f"engine {layout.engine} splits every expert over the tensor-parallel ranks, as all other layers",
-            f"set expert_tensor_parallel to {layout.tensor_parallel}, or use another engine",
-        )
-
+_sequence = refused(
+    ("model.seq_length", "tensor_parallel"),
+    lambda length, tensor: length % tensor,
+    "sequence_parallel splits the sequence evenly over the tensor-parallel ranks",
+    "use a tensor_parallel that divides seq_length, or set sequence_parallel to false",
+    beside={"sequence_parallel": (True,)},
+    name="sequence",
+)
+_rotary = refused(
+    ("model.head_size",),
+    lambda size: size % 2,
+    "rotary embeddings rotate pairs of a head's elements, so the head size is even",
+    "use an even head size (attention_head_size, or hidden_size / num_attention_heads), or learned positions",
+    beside={"model.position_embedding": ("rotary",)},
+    name="rotary",
+)
+_experts_as_layers = refused(
+    ("expert_tensor_parallel", "tensor_parallel"),
+    lambda split, tensor: split != tensor,
+    "engine {engine} splits every expert over the tensor-parallel ranks, as all other layers",
+    "set expert_tensor_parallel to {tensor_parallel}, or use another engine",
+    beside={"model.num_experts": is_given},
+)
 
 _MASKED_FLASH = "torch's flash attention has a causal mask over the whole sequence, and no sinks"
 _masked_flash: tuple[Rule, ...] = (
@@ -93,8 +58,84 @@ _masked_flash: tuple[Rule, ...] = (
     clashes("attention_kernel", {"model.attention_sinks": (True,)}, _MASKED_FLASH, values=("flash",)),
 )
 
+_GPT2, _LLAMA = ("learned", "layernorm", False), ("rotary", "rmsnorm", True)
+"""Positions, norm and gated MLP of transformers' GPT-2, and of its Llama and Qwen."""
+
+_SHAPE = ("model.position_embedding", "model.norm", "model.gated_mlp")
+
+
+def _is_shape(values: tuple[Any, ...]) -> dict[str, Clash]:
+    return {name: (value,) for name, value in zip(_SHAPE, values, strict=True)}
+
+
+_IS_GPT2 = _is_shape(_GPT2)
+
+# transformers 5.23: models/gpt2, models/llama, models/qwen2 and models/qwen3; accelerate 1.15: accelerator.py and
+# utils/fsdp_utils.py.
+_ACCELERATE: tuple[Rule, ...] = (
+    refused(
+        _SHAPE,
+        lambda *shape: shape not in (_GPT2, _LLAMA),
+        "engine accelerate builds transformers' Llama, Qwen2 and Qwen3 (rotary, rmsnorm, gated_mlp true) or GPT-2"
+        " (learned, layernorm, gated_mlp false)",
+        "use one of these shapes, or another engine",
+        name="model",
+    ),
+    refused(
+        ("model.num_key_value_heads", "model.num_attention_heads"),
+        lambda groups, heads: groups != heads,
+        "transformers' GPT-2 has a key-value head for each attention head",
+        "set num_key_value_heads to {num_attention_heads}, or use a Llama's shape",
+        beside=_IS_GPT2,
+        name="kv_heads",
+    ),
+    refused(
+        ("model.attention_head_size", "model.num_attention_heads", "model.hidden_size"),
+        lambda size, heads, hidden: size * heads != hidden,
+        "transformers' GPT-2 has heads of hidden_size / num_attention_heads",
+        "leave attention_head_size out, or use a Llama's shape",
+        beside=_IS_GPT2,
+    ),
+    refused(
+        ("model.hidden_size", "model.num_attention_heads"),
+        lambda hidden, heads: hidden % heads,
+        "transformers' Llama takes only a hidden_size that num_attention_heads divides",
+        "use another num_attention_heads, or another engine",
+        beside=_is_shape(_LLAMA) | {"model.qk_norm": (False,), "model.qkv_bias": (False,)},
+        name="attention_head_size",
+    ),
+    clashes(
+        "model.qk_norm",
+        {"model.position_embedding": ("learned",)},
+        "transformers' GPT-2 does not normalise queries and keys",
+    ),
+    clashes(
+        "model.qk_norm",
+        {"model.qkv_bias": (True,)},
+        "transformers' Qwen3 normalises queries and keys and has no biases of these alone; its Qwen2 has the biases and"
+        " normalises nothing",
+    ),
+    sharded_replicas,
+    engine_limits(
+        ACCELERATE,
+        {
+            "tensor_parallel": (1,),
+            "pipeline_parallel": (1,),
+            "zero_stage": (0, 2, 3),
+            "offload": ("none",),
+            "activation_checkpointing": ("none", "full"),
+            "precision": ("fp32", "bf16"),
+            "overlap_comm": (False,),
+            "bucket_mib": (None,),
+        },
+    ),
+)
+"""Transformers' models under accelerate. DDP and FSDP always overlap; their buckets and groups are no keys of
+accelerate's configuration."""
+
+
 OWN_RULES: EngineRules = {
-    ACCELERATE: (*ACCELERATE_RULES, _rotary),
+    ACCELERATE: (*_ACCELERATE, _rotary),
     TORCHTITAN: (*TORCHTITAN_RULES, _sequence, _rotary),
     MEGATRON_CORE: (
         *MEGATRON_RULES,
@@ -112,7 +153,6 @@ OWN_RULES: EngineRules = {
         ),
     ),
     "deepspeed": (
-        _stages,
         *DEEPSPEED_RULES,
         # With one data-parallel rank ZeRO 1 does what ZeRO 0 would.
         clashes(
@@ -134,6 +174,6 @@ OWN_RULES: EngineRules = {
         _experts_as_layers,
         engine_limits("deepspeed"),
     ),
-    "torch": (_stages, *TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, engine_limits("torch")),
+    "torch": (*TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

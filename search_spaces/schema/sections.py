@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, GetJsonSchemaHandler, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -25,7 +25,7 @@ from search_spaces.layouts.layout import (
     layout_mesh,
 )
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import FIELD_TYPES, MODEL_DEFAULTS, MODEL_FIELDS, ModelShape
 from search_spaces.schema import presets
 from search_spaces.schema.setting_axes import (
     ENV_FIELD,
@@ -47,8 +47,6 @@ _DERIVED_DATA_PARALLEL = {
     "data_parallel": "data_parallel is derived: num_nodes x GPUs a node /"
     f" ({' x '.join((*MODEL_DEGREES, *OTHER_DEGREES.values()))})"
 }
-_MAX_SIZE = 10**9
-_MAX_LAYERS = 10_000
 
 
 class PresetSection(Section):
@@ -66,123 +64,15 @@ class PresetSection(Section):
         raise NotImplementedError
 
 
-def _optional_size(description: str) -> Any:
-    return Field(default=None, ge=1, le=_MAX_SIZE, description=description)
-
-
-class ModelSection(PresetSection):
-    """The model to train: the name of a ready-made one, or these fields."""
-
-    num_layers: int = Field(ge=1, le=_MAX_LAYERS, description="Transformer layers.")
-    hidden_size: int = Field(ge=1, le=_MAX_SIZE, description="Width of the residual stream.")
-    num_attention_heads: int = Field(ge=1, le=_MAX_SIZE, description="Attention heads.")
-    num_key_value_heads: int | None = Field(
-        default=None, ge=1, le=_MAX_SIZE, description="Key-value heads; as many as attention heads when not given."
-    )
-    ffn_hidden_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=_MAX_SIZE,
-        description="Width of the MLP; 4 x hidden_size when not given. Required with gated_mlp.",
-    )
-    gated_mlp: bool = Field(default=False, description="A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.")
-    vocab_size: int = Field(
-        ge=1, le=_MAX_SIZE, description="Vocabulary, already padded: a multiple of every tensor_parallel tried."
-    )
-    seq_length: int = Field(ge=1, le=_MAX_SIZE, description="Tokens per sequence.")
-    tied_embeddings: bool = Field(default=True, description="Use the token table as the output matrix, as in GPT-2.")
-    position_embedding: Literal["learned", "rotary"] = Field(default="learned", description="Position embedding.")
-    norm: Literal["layernorm", "rmsnorm"] = Field(
-        default="layernorm", description="layernorm (GPT-2) or rmsnorm (Llama); see linear_biases."
-    )
-    attention_head_size: int | None = Field(
-        default=None,
-        ge=1,
-        le=_MAX_SIZE,
-        description="Size of an attention head; hidden_size / num_attention_heads when not given.",
-    )
-    qkv_bias: bool = Field(
-        default=False, description="Biases of queries, keys and values alone, with norm rmsnorm (Qwen2)."
-    )
-    qk_norm: bool = Field(default=False, description="Normalise each head's queries and keys (Qwen3).")
-    activation: Literal["gelu", "silu", "relu", "squared_relu", "clamped_swiglu"] | None = Field(
-        default=None, description="Activation of the MLP; silu with gated_mlp, else gelu, when not given."
-    )
-    rotary_base: int = Field(default=10_000, ge=2, le=_MAX_SIZE, description="Base of rotary positions' periods.")
-    linear_biases: bool | None = Field(
-        default=None,
-        description="Biases of all linear layers but the head; true with layernorm, false with rmsnorm when not given.",
-    )
-    sliding_window: int | None = Field(
-        default=None, ge=1, le=_MAX_SIZE, description="Positions to which one attends; all before it when not given."
-    )
-    full_attention_every: int | None = Field(
-        default=None,
-        ge=1,
-        le=_MAX_LAYERS,
-        description="With sliding_window, each layer of so many attends to all positions (Gemma 3: 6, gpt-oss: 2).",
-    )
-    attention_sinks: bool = Field(default=False, description="A learned logit in each head's softmax (gpt-oss).")
-    post_norms: bool = Field(default=False, description="Normalise the outputs of attention and MLP, too (Gemma 3).")
-    num_experts: int | None = _optional_size("Experts of a layer, in place of its MLP; none when not given.")
-    experts_per_token: int | None = _optional_size("Experts that one token passes (top k). Required with num_experts.")
-    expert_ffn_hidden_size: int | None = _optional_size("Width of an expert; ffn_hidden_size when not given.")
-    shared_expert_ffn_hidden_size: int | None = _optional_size(
-        "Width of the shared expert, which every token passes; none when not given. Several count as one of their sum."
-    )
-    num_dense_layers: int = Field(
-        default=0, ge=0, le=_MAX_LAYERS, description="First layers that have an MLP, not experts (DeepSeek-V3: 3)."
-    )
-    expert_layer_every: int = Field(
-        default=1, ge=1, le=_MAX_LAYERS, description="After those, each layer of so many has experts (Llama 4: 2)."
-    )
-    key_value_latent_size: int | None = _optional_size(
-        "Multi-head latent attention: the vector from which keys and values are projected (DeepSeek-V3: 512)."
-    )
-    query_latent_size: int | None = _optional_size(
-        "The vector from which latent attention projects queries; the hidden state when not given."
-    )
-    rotary_head_size: int | None = _optional_size(
-        "Elements of attention_head_size that latent attention rotates (DeepSeek-V3: 64 of 192)."
-    )
-    value_head_size: int | None = _optional_size("Size of a head's value in latent attention.")
-    num_mtp_layers: int = Field(
-        default=0, ge=0, le=_MAX_LAYERS, description="Further layers that predict the tokens after the next (MTP)."
-    )
-    aux_loss_coefficient: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Factor of the loss that balances experts, over a micro-batch's tokens; none when not given.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_preset(cls, data: Any) -> Any:
-        return presets.preset(presets.MODELS, data).data if isinstance(data, str) else data
-
-    @model_validator(mode="after")
-    def _validate_shape(self) -> Self:
-        if self.gated_mlp and self.ffn_hidden_size is None:
-            raise InputError.of(
-                "missing_key",
-                "required with gated_mlp, but missing",
-                rule="a gated MLP has no default width",
-                fix="copy it from the model's configuration",
-                key="ffn_hidden_size",
-            )
-        self.shape()
-        return self
-
-    def shape(self) -> ModelShape:
-        """The model with all derived sizes; InputError where its sizes contradict each other."""
-        given = self.model_dump(exclude_none=True)
-        derived = {"num_key_value_heads": self.num_attention_heads, "ffn_hidden_size": 4 * self.hidden_size}
-        return ModelShape(**(derived | given))
-
-    @classmethod
-    def name_schema(cls) -> str:
-        return "A ready-made model: " + ", ".join(presets.preset_names(presets.MODELS))
+def _model_field(name: str) -> tuple[Any, Any]:
+    declared, kind = MODEL_FIELDS[name], FIELD_TYPES[name]
+    value: Any = Literal[declared.words] if declared.words else kind
+    if kind is int:
+        value = Annotated[int, Field(ge=declared.least, le=declared.most)]
+    elif kind is float:
+        value = Annotated[float, Field(gt=declared.least, le=declared.most)]
+    default = MODEL_DEFAULTS.get(name, ...) if declared.in_file is ... else declared.in_file
+    return value | None if default is None else value, Field(default=default, description=declared.description)
 
 
 def _space_field(axis: Axis) -> tuple[Any, Any]:
@@ -195,13 +85,49 @@ def _baseline_field(axis: Axis) -> tuple[Any, Any]:
 
 
 if TYPE_CHECKING:
+    ModelFields = PresetSection
     SpaceAxes = Section
     BaselineFields = Section
 else:
+    ModelFields = create_model("ModelFields", __base__=PresetSection, **{n: _model_field(n) for n in MODEL_FIELDS})
     SpaceAxes = create_model("SpaceAxes", __base__=Section, **{name: _space_field(AXES[name]) for name in SEARCHED})
     BaselineFields = create_model(
         "BaselineFields", __base__=Section, **{name: _baseline_field(AXES[name]) for name in SEARCHED}
     )
+
+
+class ModelSection(ModelFields):
+    """The model to train: the name of a ready-made one, or these fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, data: Any) -> Any:
+        return presets.preset(presets.MODELS, data).data if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _validate_shape(self) -> Self:
+        given = self.model_dump()
+        if given["gated_mlp"] and given["ffn_hidden_size"] is None:
+            raise InputError.of(
+                "missing_key",
+                "required with gated_mlp, but missing",
+                rule="a gated MLP has no default width",
+                fix="copy it from the model's configuration",
+                key="ffn_hidden_size",
+            )
+        self.shape()
+        return self
+
+    def shape(self) -> ModelShape:
+        """The model with all derived sizes; InputError where its sizes contradict each other."""
+        given = self.model_dump()
+        usual = {"num_key_value_heads": given["num_attention_heads"], "ffn_hidden_size": 4 * given["hidden_size"]}
+        derived = {name: size for name, size in usual.items() if given[name] is None}
+        return ModelShape(**(given | derived))
+
+    @classmethod
+    def name_schema(cls) -> str:
+        return "A ready-made model: " + ", ".join(presets.preset_names(presets.MODELS))
 
 
 class SpaceSection(SpaceAxes):
@@ -314,22 +240,15 @@ def resolved_path(folder: Path, path: str) -> Path:
 
 def _require_chunks(schedules: Sequence[str], chunks: Sequence[int], key: str) -> None:
     """InputError for an interleaved or V schedule without a number of model chunks per rank that it has."""
-    if "interleaved_1f1b" in schedules and max(chunks, default=1) == 1:
-        raise InputError.of(
-            "contradiction",
-            "is interleaved_1f1b with one model chunk per pipeline rank",
-            rule="an interleaved schedule has virtual_pipeline_stages of 2 or more",
-            fix="give virtual_pipeline_stages, or use 1f1b",
-            key=key,
-            value="interleaved_1f1b",
-        )
-    for schedule in (name for name in V_SCHEDULES if name in schedules and 2 not in chunks):
-        listed = " or ".join(map(str, chunks)) or "1"
-        raise InputError.of(
-            "contradiction",
-            f"is {schedule} with virtual_pipeline_stages {listed}",
-            rule=f"{schedule} has virtual_pipeline_stages of 2",
-            fix="set virtual_pipeline_stages to 2, or use 1f1b",
-            key=key,
-            value=schedule,
-        )
+    given = [*chunks] or [1]
+    for schedule in schedules:
+        is_v = schedule in V_SCHEDULES
+        if (is_v and 2 not in given) or (schedule == "interleaved_1f1b" and max(given) == 1):
+            raise InputError.of(
+                "contradiction",
+                f"is {schedule} with virtual_pipeline_stages {' or '.join(map(str, given))}",
+                rule=f"{schedule} has virtual_pipeline_stages of {'2' if is_v else '2 or more'}",
+                fix="set virtual_pipeline_stages to 2, or use 1f1b",
+                key=key,
+                value=schedule,
+            )

@@ -128,16 +128,17 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _YAML = "a file is YAML"
 _KEYS = "a file holds keys and values"
 _PLAIN = "a file is plain UTF-8"
+_NO_TAGS = "tags (!) are not supported"
+_SMALL = (
+    "a configuration file is small",
+    "check the file name; put lists of layouts into a table (space.candidates)",
+)
 
 
 def _decode(raw: bytes, file: str | None) -> str:
     if len(raw) > MAX_BYTES:
-        _refuse(
-            f"larger than the limit of {MAX_BYTES} bytes",
-            SourceLocation(file, None),
-            rule="a configuration file is small",
-            fix="check the file name; put lists of layouts into a table (space.candidates)",
-        )
+        rule, fix = _SMALL
+        _refuse(f"larger than the limit of {MAX_BYTES} bytes", SourceLocation(file, None), rule=rule, fix=fix)
     if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         _refuse(
             "begins with a byte order mark", SourceLocation(file, 1), rule=_PLAIN, fix="save the file as plain UTF-8"
@@ -158,7 +159,7 @@ def _require_plain_line(content: str, location: SourceLocation) -> None:
     if "\t" in indent and content.strip():
         _refuse("a tab in the indentation", location, rule="YAML is indented with spaces", fix="indent with spaces")
     if content.startswith("%TAG"):
-        _refuse("a %TAG directive", location, rule="tags (!) are not supported", fix="remove it")
+        _refuse("a %TAG directive", location, rule=_NO_TAGS, fix="remove it")
     if not is_printable(content.rstrip("\r").replace("\t", " ")):
         _refuse("a control character", location, rule=PRINTABLE, fix="remove it")
 
@@ -185,62 +186,38 @@ class _Builder:
             )
 
     def _only_document(self, events: Iterator[Any]) -> Any:
-        data, documents = None, 0
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    what, fix = "a second document", "remove the `---` and what follows"
-                    _refuse(what, self._location(event), rule="a file is one document", fix=fix)
-                data = self._value(next(events), events, ())
-        if documents == 0:
+        starts = (event for event in events if isinstance(event, yaml.DocumentStartEvent))
+        if next(starts, None) is None:
             fix = "`parlay init` writes an example"
             _refuse("the file is empty", SourceLocation(self.file, 1), rule=_KEYS, fix=fix)
+        data = self._value(next(events), events, ())
+        if (second := next(starts, None)) is not None:
+            fix = "remove the `---` and what follows"
+            self._refuse(second, "a second document", "a file is one document", fix)
         return data
 
     def _value(self, event: Any, events: Iterator[Any], path: KeyPath) -> Any:
         self._require_plain_node(event, path)
         self._num_values += 1
         if self._num_values > MAX_VALUES:
-            _refuse(
-                f"more than {MAX_VALUES} values",
-                self._location(event),
-                rule="a configuration file is small",
-                fix="check the file name; put lists of layouts into a table (space.candidates)",
-            )
+            self._refuse(event, f"more than {MAX_VALUES} values", *_SMALL)
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
-            _refuse(
-                f"nested more than {MAX_DEPTH} deep",
-                self._location(event),
-                key=format_key_path(path),
-                rule="the nesting depth is limited",
-                fix="remove brackets, or the indentation",
-            )
+            what, rule = f"nested more than {MAX_DEPTH} deep", "the nesting depth is limited"
+            self._refuse(event, what, rule, "remove brackets, or the indentation", path)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._list(events, path)
         return self._mapping(events, path)
 
     def _require_plain_node(self, event: Any, path: KeyPath) -> None:
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            _refuse(
-                f"anchor or alias {event.anchor!r}",
-                self._location(event),
-                key=format_key_path(path),
-                value=event.anchor,
-                rule="anchors (&) and aliases (*) are not supported",
-                fix="write the value out, or quote text that begins with & or *",
-            )
+            what, rule = f"anchor or alias {event.anchor!r}", "anchors (&) and aliases (*) are not supported"
+            fix = "write the value out, or quote text that begins with & or *"
+            self._refuse(event, what, rule, fix, path, value=event.anchor)
         if event.tag is not None and not (isinstance(event, yaml.ScalarEvent) and event.implicit[1]):
-            _refuse(
-                f"tag {event.tag!r}",
-                self._location(event),
-                key=format_key_path(path),
-                value=event.tag,
-                rule="tags (!) are not supported",
-                fix="remove the tag, or quote text that begins with !",
-            )
+            fix = "remove the tag, or quote text that begins with !"
+            self._refuse(event, f"tag {event.tag!r}", _NO_TAGS, fix, path, value=event.tag)
 
     def _list(self, events: Iterator[Any], path: KeyPath) -> list[Any]:
         values: list[Any] = []
@@ -256,7 +233,8 @@ class _Builder:
             key = self._key(event, path)
             here = (*path, key)
             if key in values:
-                self._refuse_repeat(event, here)
+                what = f"given twice, first on line {self.locations[here].line}"
+                self._refuse(event, what, "keys are unique", "remove one of them", here, code="duplicate_key")
             self.locations[here] = self._location(event)
             values[key] = self._value(next(events), events, here)
         return values
@@ -266,25 +244,13 @@ class _Builder:
         key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
         if not isinstance(key, str):
             found = event.value if isinstance(event, yaml.ScalarEvent) else "a list or mapping"
-            _refuse(
-                f"{found!r} as a key",
-                self._location(event),
-                key=format_key_path(path) or None,
-                rule="a key is a word",
-                fix="write a word before the colon, in quotes where it is one like true or 8",
-            )
+            fix = "write a word before the colon, in quotes where it is one like true or 8"
+            self._refuse(event, f"{found!r} as a key", "a key is a word", fix, path)
         return key
 
-    def _refuse_repeat(self, event: Any, path: KeyPath) -> NoReturn:
-        raise InputError.of(
-            "duplicate_key",
-            f"given twice, first on line {self.locations[path].line}",
-            rule="keys are unique",
-            fix="remove one of them",
-            key=format_key_path(path),
-            file=self.file,
-            line=self._location(event).line,
-        )
+    def _refuse(self, event: Any, what: str, rule: str, fix: str, path: KeyPath = (), **details: Any) -> NoReturn:
+        key = format_key_path(path) or None
+        _refuse(what, self._location(event), rule=rule, fix=fix, key=key, **details)
 
     def _location(self, event: Any) -> SourceLocation:
         return SourceLocation(self.file, event.start_mark.line + 1)
@@ -402,5 +368,5 @@ def _unsafe_text(text: str, name: str | None, path: KeyPath, location: SourceLoc
         )
 
 
-def _refuse(message: str, location: SourceLocation, **details: Any) -> NoReturn:
-    raise InputError.of("yaml", message, **details, **location._asdict())
+def _refuse(message: str, location: SourceLocation, code: str = "yaml", **details: Any) -> NoReturn:
+    raise InputError.of(code, message, **details, **location._asdict())

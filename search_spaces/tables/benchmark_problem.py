@@ -16,11 +16,11 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.layout_rules import LAYERS, SPLIT_RULES, first_violation
+from search_spaces.rules.layout_rules import first_violation, rules_named
 from search_spaces.tables.measured_table import Observation
 
 # Rules without exception: most trainers pad the vocabulary themselves, and key-value heads may be replicated.
-_ENGINE_INDEPENDENT_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)
+_ENGINE_INDEPENDENT_RULES = rules_named("heads", "ffn", "layers")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def problem_for(
 ) -> BenchmarkProblem:
     """All rows of this workload, under whatever problem name; InputError where there are none.
 
-    Not every table records position embedding and norm, so these need not match.
+    Not every table records position embedding, norm, dropout and a fused loss, so these need not match.
     """
     wanted = (_sizes(model), cluster, global_batch_size)
     names: dict[str, None] = {}
@@ -120,8 +120,11 @@ def _workload(observation: Observation) -> tuple[tuple[Any, ...], Cluster, int]:
 
 
 def _sizes(model: ModelShape) -> tuple[Any, ...]:
-    """All fields but position embedding and norm."""
-    return tuple(value for name, value in model.to_json().items() if name not in ("position_embedding", "norm"))
+    """All fields but those that not every table records."""
+    return tuple(value for name, value in model.to_json().items() if name not in _NOT_RECORDED)
+
+
+_NOT_RECORDED = ("position_embedding", "norm", "has_dropout", "fuses_loss")
 
 
 def _problem_of(rows: list[Observation]) -> BenchmarkProblem:

@@ -6,24 +6,16 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.layout import (
-    AXES,
-    CHOICES,
-    DEGREES,
-    LAYOUT_FIELDS,
-    OTHER_DEGREES,
-    SETTINGS,
-    SWITCHES,
-    Layout,
-)
-from search_spaces.model_shape import MODEL_DEFAULTS, MODEL_SWITCHES, ModelShape
+from search_spaces.layouts.axis import Kind
+from search_spaces.layouts.layout import AXES, CHOICES, DEGREES, LAYOUT_FIELDS, OTHER_DEGREES, Layout
+from search_spaces.model_shape import FIELD_TYPES, MODEL_DEFAULTS, ModelShape
 from search_spaces.plain_file import read_named
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_error, unescape_cell
@@ -174,20 +166,6 @@ OPTIONAL_COLUMNS = (
 )
 COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
-_TEXTS = {
-    *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
-    *("kind", "position_embedding", "norm", "activation", *CHOICES, SETTINGS),
-}
-_SWITCHES = {*MODEL_SWITCHES, *SWITCHES}
-_NUMBERS = {
-    *("aux_loss_coefficient", "document_length"),
-    *("step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"),
-}
-_MODEL_COLUMNS = (
-    *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),
-    *("vocab_size", "seq_length", "tied_embeddings"),
-)
-
 _PRECISIONS = {"h100-80gb": "bf16", "a100-80gb": "fp16", "a100-40gb": "fp16"}
 """Precision of tables without that column, by accelerator."""
 
@@ -240,7 +218,7 @@ def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name, cell in zip(header, cells, strict=True):
         try:
-            values[name] = _parser(name)(name, cell.strip()) if cell.strip() else None
+            values[name] = _PARSERS[name](name, cell.strip()) if cell.strip() else None
         except InputError as error:
             problems += error.problems
     problems += [
@@ -251,14 +229,6 @@ def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
     if problems:
         raise InputError(*problems)
     return values
-
-
-def _parser(name: str) -> Callable[[str, str], Any]:
-    if name in _TEXTS:
-        return _text
-    if name in _SWITCHES:
-        return _switch
-    return _number if name in _NUMBERS else _count
 
 
 def _text(name: str, cell: str) -> str:
@@ -283,6 +253,19 @@ def _number(name: str, cell: str) -> float:
     return float(cell)
 
 
+_Parser = Callable[[str, str], Any]
+_BY_TYPE: Mapping[type, _Parser] = {str: _text, bool: _switch, int: _count, float: _number}
+_BY_KIND: Mapping[Kind, _Parser] = {Kind.WORD: _text, Kind.SETTINGS: _text, Kind.SWITCH: _switch}
+_PARSERS: Mapping[str, _Parser] = {
+    **dict.fromkeys(COLUMNS, _count),
+    **dict.fromkeys(("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason"), _text),
+    **dict.fromkeys(("search_id", "trial", "kind"), _text),
+    **dict.fromkeys(("step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"), _number),
+    **{name: _BY_TYPE[kind] for name, kind in FIELD_TYPES.items()},
+    **{name: _BY_KIND.get(axis.kind, _count) for name, axis in AXES.items()},
+}
+
+
 def _bad_cell(name: str, cell: str, rule: str) -> InputError:
     return InputError.of("cell", f"is {cell!r}", rule=rule, key=name, value=cell)
 
@@ -294,23 +277,17 @@ def _observation(cells: Cells) -> Observation:
     if cells["outcome"] == "ok":
         _require_products(cells)
     return Observation(
-        problem=cells["problem"],
-        source=cells["source"],
-        model_name=cells["model_name"],
         model=_model(cells),
         cluster=cluster,
-        global_batch_size=cells["global_batch_size"],
         layout=layout,
-        outcome=cells["outcome"],
-        step_time_s=cells["step_time_s"],
-        peak_memory_gib=cells["peak_memory_gib"],
         cluster_name=cells["cluster"],
         recorded_duration_s=cells["duration_s"],
         **{name: cells[name] for name in _COPIED_COLUMNS},
     )
 
 
-_COPIED_COLUMNS = ("failure_reason", "step_time_p95_s", "queue_wait_s", "search_id", "trial", "kind")
+_COPIED_COLUMNS = tuple(f.name for f in fields(Observation) if f.name in COLUMNS and f.name != "cluster")
+"""Columns that an observation has as they are."""
 
 
 def _require_outcome(cells: Cells) -> None:
@@ -344,16 +321,13 @@ _PRODUCTS = {
 
 def _model(cells: Cells) -> ModelShape:
     """The row's model; positions and norm are assumed where the table does not say them."""
-    sizes = {name: cells[name] for name in _MODEL_COLUMNS}
-    sizes["num_key_value_heads"] = sizes["num_key_value_heads"] or sizes["num_attention_heads"]
-    position_embedding, norm = positions_and_norm(sizes["gated_mlp"])
-    features = {name: cells[name] for name in MODEL_DEFAULTS if cells[name] is not None}
-    return ModelShape(
-        **sizes,
-        position_embedding=cells["position_embedding"] or position_embedding,
-        norm=cells["norm"] or norm,
-        **features,
-    )
+    position_embedding, norm = positions_and_norm(cells["gated_mlp"])
+    usual = {
+        "num_key_value_heads": cells["num_attention_heads"],
+        "position_embedding": position_embedding,
+        "norm": norm,
+    }
+    return ModelShape(**usual | {name: cells[name] for name in FIELD_TYPES if cells[name] is not None})
 
 
 def positions_and_norm(gated_mlp: bool) -> tuple[str, str]:
@@ -394,11 +368,10 @@ def _layout(cells: Cells, cluster: Cluster) -> Layout:
 
 def _row(observation: Observation) -> dict[str, Any]:
     layout, cluster = observation.layout, observation.cluster
-    own = {name: getattr(observation, name) for name in COLUMNS if hasattr(observation, name)}
     return {
         **layout.to_json(),
         **observation.model.to_json(),
-        **own,
+        **{name: getattr(observation, name) for name in _COPIED_COLUMNS},
         "accelerator": cluster.accelerator.name,
         "num_gpus": cluster.num_gpus,
         "gpus_per_node": cluster.gpus_per_node,
@@ -412,4 +385,4 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
-    return escape_cell(str(value)) if name in _TEXTS else repr(value)
+    return escape_cell(str(value)) if _PARSERS[name] is _text else repr(value)

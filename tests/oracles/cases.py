@@ -16,16 +16,7 @@ from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.routing import BALANCED
-from search_spaces.rules.layout_rules import (
-    EXPERT_RANKS,
-    EXPERT_WIDTH,
-    EXPERTS,
-    INTERLEAVE,
-    LAYERS,
-    PRECISION,
-    SPLIT_RULES,
-    first_violation,
-)
+from search_spaces.rules.layout_rules import SPLIT_RULES, first_violation, rules_named
 from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.parity_models import DRAWN_SHAPES
 from trials.measure_rules import MeasureRules
@@ -261,5 +252,8 @@ def _spec(layout: Layout, shape: str) -> TrialSpec:
     )
 
 
-_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION, EXPERTS, EXPERT_WIDTH, EXPERT_RANKS)
+_RULES = (
+    *SPLIT_RULES,
+    *rules_named("layers", "interleave", "precision", "experts", "expert_width", "expert_ranks"),
+)
 """Rules of every engine that the draws do not keep by themselves."""

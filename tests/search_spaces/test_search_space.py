@@ -106,7 +106,12 @@ def test_with_accumulation_as_an_axis_the_global_batch_varies():
     [
         ({"pipeline_parallel": [3]}, "world", "data_parallel", "world size num_nodes 1 x gpus_per_node 4 = 4"),
         ({"num_nodes": [2]}, "world", None, "num_nodes is 2, but the cluster has 1"),
-        ({"pipeline_parallel": [2], "virtual_pipeline_stages": [4]}, "interleave", None, "= 8 chunks, more than"),
+        (
+            {"pipeline_parallel": [2], "virtual_pipeline_stages": [4]},
+            "interleave",
+            None,
+            "stages is 4 with pipeline_parallel 2 and model.num_layers",
+        ),
         ({"micro_batch_size": [3]}, "batch", "grad_accum_steps", "4 = 12 does not divide global_batch_size 16"),
     ],
 )
@@ -120,7 +125,7 @@ def test_what_does_not_come_out_is_rejected_with_all_numbers(axes, code, unknown
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "heads", "num_attention_heads"),
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "heads", "num_attention_heads 3"),
         ({"num_key_value_heads": 3}, "kv_heads", "num_key_value_heads 3"),
         ({"ffn_hidden_size": 383}, "ffn", "ffn_hidden_size 383"),
         ({"vocab_size": 50257}, "vocab", "vocab_size 50257"),
@@ -128,14 +133,30 @@ def test_what_does_not_come_out_is_rejected_with_all_numbers(axes, code, unknown
 )
 def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
     problems = layout_violations(Layout(tensor_parallel=2, data_parallel=2), workload(**changes))
-    assert f"tensor_parallel 2 does not divide {words}" in {p.code: p.message for p in problems}[code]
+    assert f"tensor_parallel is 2 with model.{words}" in {p.code: p.message for p in problems}[code]
+
+
+@pytest.mark.parametrize(
+    ("engine", "refused"), [("torch", [4, 8]), ("megatron-core", [4, 8]), ("megatron-lm", []), ("command", [])]
+)
+def test_megatron_lm_copies_key_value_heads_to_more_ranks_than_there_are(engine, refused):
+    """As transformer_config.py has it: tensor_parallel divides the two heads, or is a multiple of them."""
+    task = workload("h100-80gb", 8, num_attention_heads=24, num_key_value_heads=2, hidden_size=192)
+    found = {
+        tp: layout_violations(Layout(tensor_parallel=tp, data_parallel=8 // tp, engine=engine), task)
+        for tp in (1, 2, 4, 8)
+    }
+    assert [tp for tp, problems in found.items() if "kv_heads" in {each.code for each in problems}] == refused
+    three = replace(task, model=replace(task.model, num_key_value_heads=3))
+    codes = [each.code for each in layout_violations(Layout(tensor_parallel=4, data_parallel=2, engine=engine), three)]
+    assert "kv_heads" in codes
 
 
 @pytest.mark.bad_input(9)
 def test_a_stage_without_a_layer_and_what_an_engine_cannot_split_are_rejected_by_their_rules():
     rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
     assert rejected.problem.code == "layers"
-    assert "pipeline_parallel 4 is more than the model's 3 layers" in rejected.problem.message
+    assert "pipeline_parallel is 4 with model.num_layers 3" in rejected.problem.message
     assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).layouts
     codes = rejections(search_space(workload(), {"micro_batch_size": [4, 16], "pipeline_parallel": [1, 4]}))
     assert [r.fields["grad_accum_steps"] for r in codes["torch.micro_batches"]] == [1]
@@ -150,7 +171,7 @@ def test_a_tensor_group_may_span_the_nodes_of_one_link_domain(num_nodes: int, re
     degrees = [4, 8, *([16] if num_nodes > 2 else [])]
     rejected = rejections(search_space(given, {"tensor_parallel": degrees})).get("tp_across_nodes", [])
     assert [each.fields["tensor_parallel"] for each in rejected] == refused
-    ranks = "does not divide the 12 ranks of a link domain (3 of the 6 nodes x gpus_per_node 4)"
+    ranks = "tensor_parallel is 8 with num_nodes 6 and ranks of a link domain 12"
     assert all(ranks in each.problem.message for each in rejected)
 
 
@@ -159,7 +180,7 @@ def test_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
     two_nodes = {"num_nodes": 2, "gpus_per_node": 4}
     space = search_space(workload(**two_nodes), {"tensor_parallel": [4, 8]})
     (rejected,) = rejections(space)["tp_across_nodes"]
-    assert "tensor_parallel 8 does not divide gpus_per_node 4" in rejected.problem.message
+    assert "tensor_parallel is 8 with num_nodes 2 and ranks of a link domain 4" in rejected.problem.message
     assert "space.allow_tensor_parallel_across_nodes" in rejected.problem.fix
     allowed = workload(
         **two_nodes, allow_tensor_parallel_across_nodes=True, num_attention_heads=8, num_key_value_heads=8
@@ -228,13 +249,25 @@ ON_CPU = {
 @pytest.mark.parametrize(
     ("accelerator", "model", "fields", "rule", "message"),
     [
-        ("v100-32gb", {}, {**DATA4, **BF16}, "precision", "v100-32gb does not support bf16"),
+        (
+            "v100-32gb",
+            {},
+            {**DATA4, **BF16},
+            "precision",
+            "precision is bf16 with engine torch and cluster.accelerator v100-32gb",
+        ),
         ("v100-32gb", {}, DATA4, None, None),
-        ("cpu", {}, DEEPSPEED_FP16, "precision", "DeepSpeed supports fp16 only on CPUs with fp16 instructions"),
+        ("cpu", {}, DEEPSPEED_FP16, "precision", "precision is fp16 with engine deepspeed and cluster.accelerator cpu"),
         ("a100-80gb", {}, DEEPSPEED_FP16, None, None),
         ("cpu", {}, {**DEEPSPEED_FP16, "engine": "torch"}, None, None),
         *(
-            ("cpu", {}, {**DATA4, **BF16, "engine": engine, **fields}, "gpu_only", f"with engine {engine} on cpu")
+            (
+                "cpu",
+                {},
+                {**DATA4, **BF16, "engine": engine, **fields},
+                "gpu_only",
+                f"with engine {engine} and cluster.accelerator cpu",
+            )
             for engine, rows in ON_CPU.items()
             for fields in rows
         ),
@@ -244,7 +277,7 @@ ON_CPU = {
         ("a100-80gb", {}, {**CORE_SEQUENCE, "engine": "torch"}, None, None),
         ("cpu", {}, CORE_SEQUENCE, None, None),
         ("h100-80gb", SIX_HEADS, FLEX, None, None),
-        ("h100-80gb", {}, FLEX, "flex_head_size", "attention_kernel is flex with a head size of 8 on h100-80gb"),
+        ("h100-80gb", {}, FLEX, "flex_head_size", "flex with model.head_size 8 and cluster.accelerator h100-80gb"),
         ("h100-80gb", {}, {**FLEX, "attention_kernel": "flash", **BF16}, None, None),
         ("cpu", {}, FLEX, None, None),
         ("h100-80gb", SHARED_HEADS, FLASH, "grouped_flash", ""),
@@ -275,14 +308,14 @@ def test_what_a_device_or_an_engine_on_it_lacks_is_rejected(accelerator, model, 
 @pytest.mark.parametrize("word", [*MATMUL_RECIPES, "same"])
 def test_8_and_4_bit_products_are_on_accelerators_that_have_them(accelerator, lacking, word):
     found = layout_violations(Layout(**DATA4, **BF16, matmul_precision=word), workload(accelerator))
-    message = f"matmul_precision is {word} on {accelerator}"
+    message = f"matmul_precision is {word} with cluster.accelerator {accelerator}"
     assert [(each.code, each.message) for each in found] == [("matmul_precision", message)] * (word in lacking)
 
 
 @pytest.mark.parametrize(
     ("num_nodes", "overlap", "expected"),
     [
-        (2, True, ["tensor_parallel_overlap is true with tensor_parallel 8, which does not divide gpus_per_node 4"]),
+        (2, True, ["tensor_parallel_overlap is true with tensor_parallel 8 and cluster.gpus_per_node 4"]),
         (2, False, []),
         (1, True, []),
     ],

@@ -23,20 +23,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
-from search_spaces.rules.layout_rules import (
-    EXPERT_RANKS,
-    EXPERT_WIDTH,
-    EXPERTS,
-    FLEX_HEAD_SIZE,
-    GPU_ONLY,
-    INTERLEAVE,
-    LAYERS,
-    LEAST_FLEX_HEAD,
-    PRECISION,
-    SEQUENCE_PARALLEL,
-    SPLIT_RULES,
-    first_violation,
-)
+from search_spaces.rules.layout_rules import LEAST_FLEX_HEAD, SPLIT_RULES, first_violation, rules_named
 from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.named_parity_cases import COMPILED, FEATURES, SILENT_ERRORS, TIED
 from trials.diagnostics.parity_models import DRAWN_SHAPES, model_of
@@ -365,15 +352,8 @@ def _workload(model: ModelShape, accelerator: str) -> Workload:
 
 
 _RULES = (
-    *SPLIT_RULES.values(),
-    LAYERS,
-    INTERLEAVE,
-    PRECISION,
-    GPU_ONLY,
-    SEQUENCE_PARALLEL,
-    FLEX_HEAD_SIZE,
-    EXPERTS,
-    EXPERT_WIDTH,
-    EXPERT_RANKS,
+    *SPLIT_RULES,
+    *rules_named("layers", "interleave", "precision", "gpu_only", "sequence_parallel", "flex_head_size"),
+    *rules_named("experts", "expert_width", "expert_ranks"),
 )
 """Layout rules that a case's construction does not guarantee."""

@@ -88,7 +88,8 @@ class Trainer:
     are the axes that only placeholders express, in the template of a command line, else in the arguments; without any,
     neither has placeholders. A command line `shows_layout` if a reader of the recipe can use it. `is_observed` where
     the log does not show world and batch, so that an observer in the ranks has to. `preload` is what may be imported
-    before a rank of a trial is forked, one of PRELOADS; without it ranks are started plain.
+    before a rank of a trial is forked, one of PRELOADS; without it ranks are started plain. `trained_model` is a model
+    as it trains with these arguments of the user's.
     """
 
     rules: EngineRules
@@ -106,6 +107,7 @@ class Trainer:
     is_observed: bool = False
     export: LayoutExport | None = None
     preload: Callable[[TrialSpec], str] | None = None
+    trained_model: Callable[[ModelShape, Sequence[str]], ModelShape] = lambda model, arguments: model
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.preflight.trainer import ranks_run_here, require_trainer
 from orchestrator.preflight.work_dir import require_directories
 from search_spaces.errors import ExternalError, InputError
-from search_spaces.rules.mixed_engines import emulation_remark
+from search_spaces.rules.check import emulation_remark
 from search_spaces.search_space import SearchSpace
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME

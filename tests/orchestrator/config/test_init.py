@@ -59,6 +59,7 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
     dropout = ("--attention-dropout", "0.1", "--hidden-dropout", "0.1")
     data = ("--lr", "6.0e-5", "--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json")
     assert (spec.trainer.kind, spec.trainer.arguments) == ("megatron-lm", data + dropout)
+    assert spec.model.has_dropout
     assert notes[-1].startswith("Trials run megatron-lm, the trainer of this file")
     assert "# - Trials run megatron-lm" in text
 
@@ -157,7 +158,7 @@ def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
 def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
     odd = json.loads(HF_LLAMA) | {"hidden_size": 32 * 127}
     _, notes, _ = started_from(tmp_path, "config.json", json.dumps(odd))
-    assert "Engine torch cannot run this model: the head size is 127." in notes
+    assert "Engine torch cannot run this model: model.head_size is 127 with model.position_embedding rotary." in notes
 
 
 UNIFORM = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"

@@ -125,6 +125,23 @@ def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_an
     assert "no layout is expected to fit into the ranks' memory with that much left free" in full.notes()
 
 
+def test_where_a_fit_is_in_doubt_the_allocators_known_cure_is_said_unless_the_search_has_it(tmp_path):
+    plain = planned(searched(tmp_path))
+    tight = sum(plain.fits(row) is Fits.UNSURE for row in range(len(plain.layouts)))
+    assert tight > 0
+    assert any(note.startswith(f"whether {tight} layouts fit is in doubt") for note in plain.notes())
+    for more in (("space.env={PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}",), ON_CPU):
+        assert not any("expandable_segments" in note for note in planned(searched(tmp_path, *more)).notes())
+
+
+@pytest.mark.parametrize(("ranks", "is_said"), [(8, False), (16, True)])
+def test_an_expert_group_of_hybridep_beyond_a_link_domain_is_said(tmp_path, ranks, is_said):
+    axes = {"expert_parallel": ranks, "expert_dispatcher": "hybridep", "precision": "bf16", "attention_kernel": "flash"}
+    changed = {"model": "qwen3-30b-a3b", "space": axes, "trainer": {"kind": "megatron-lm", "script": "pretrain_gpt.py"}}
+    plan = planned(loaded(tmp_path, MINIMAL, **SEARCH | changed))
+    assert any("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN" in note for note in plan.notes()) is is_said
+
+
 def test_assumed_links_are_said_and_described_ones_are_not(spec):
     assert any("links are assumed" in note for note in planned(spec).notes())
     described = Cluster(spec.cluster.accelerator, 8, 2, spec.cluster.links)

@@ -35,17 +35,17 @@ def seconds(model: ModelShape, layout: Layout, cluster: Cluster | None = None) -
 
 MEGATRON = Layout(tensor_parallel=8, precision="fp16", engine="megatron-lm", activation_checkpointing="full")
 SELECTIVE = {"activation_checkpointing": "selective", "sequence_parallel": True}
-GPT_22B = gpt(48, 6144, 64), replace(MEGATRON, micro_batch_size=4)
+GPT_22B = gpt(48, 6144, 64, has_dropout=True), replace(MEGATRON, micro_batch_size=4)
 GPT_175B = (
-    gpt(96, 12288, 96),
+    gpt(96, 12288, 96, has_dropout=True),
     replace(MEGATRON, num_nodes=8, pipeline_parallel=8, virtual_pipeline_stages=3, grad_accum_steps=64),
 )
 GPT_530B = (
-    gpt(105, 20480, 128),
+    gpt(105, 20480, 128, has_dropout=True),
     replace(MEGATRON, num_nodes=35, pipeline_parallel=35, virtual_pipeline_stages=3, grad_accum_steps=280),
 )
 GPT_1T = (
-    gpt(128, 25600, 160),
+    gpt(128, 25600, 160, has_dropout=True),
     replace(MEGATRON, num_nodes=64, pipeline_parallel=64, pipeline_schedule="1f1b", grad_accum_steps=512),
 )
 KORTHIKANTI = [(GPT_22B, 1.42, 1.10), (GPT_175B, 18.13, 13.75), (GPT_530B, 49.05, 37.83), (GPT_1T, 94.42, 71.49)]

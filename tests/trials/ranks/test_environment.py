@@ -155,7 +155,7 @@ def test_ranks_have_whole_usable_cores_and_neighbours(tmp_path, cores, usable, r
 )
 def test_connections_follow_from_layout_and_device_and_megatron_fsdp_refuses_one(fields, hopper, blackwell):
     layout = Layout(**fields, engine="megatron-lm")
-    assert connections(layout, "h100-80gb") == environment_of(layout, "h100-80gb") == hopper
+    assert connections(layout, "h100-80gb") == environment_of(layout, "h100-80gb", 8) == hopper
     assert connections(layout, "gb200-186gb") == blackwell
     assert refused_connections(layout) == (ONE if layout.zero_stage == 2 else {})
 

@@ -92,7 +92,7 @@ def test_a_killed_rank_takes_the_others_along(start):
 @pytest.mark.parametrize(
     ("layout", "fields", "rule"),
     [
-        (replace(ONE, pipeline_parallel=2, grad_accum_steps=1), {}, "1 micro-batches for 2 pipeline stages"),
+        (replace(ONE, pipeline_parallel=2, grad_accum_steps=1), {}, "grad_accum_steps is 1 with pipeline_parallel 2"),
         (TP2, {"model": replace(MODEL, vocab_size=63)}, "vocab_size 63 is not a multiple"),
         (ONE, {"global_batch_size": 5}, "global batch is 4, the spec's 5"),
         (ONE, {"num_gpus": 2}, "the layout has 1 ranks, the spec 2"),

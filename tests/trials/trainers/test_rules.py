@@ -86,7 +86,8 @@ BIASED = replace(EXPERTS, linear_biases=True)
         (EXPERTS, {"tensor_parallel": 2}, ["tensor_parallel", "expert_groups"]),
         (EXPERTS, {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}, []),
         (EXPERTS, {"expert_parallel": 2, "expert_dispatcher": "deepep", "precision": "fp16"}, ["expert_dispatcher"]),
-        (replace(EXPERTS, experts_per_token=1), {}, ["experts_per_token"]),
+        (replace(EXPERTS, experts_per_token=1), {}, []),
+        (replace(EXPERTS, experts_per_token=1, aux_loss_coefficient=0.01), {}, ["experts_per_token"]),
         (EXPERTS, {"expert_tensor_parallel": 2}, ["expert_groups"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_tensor_parallel": 2}, ["expert_groups", "expert_rank_order"]),
         (EXPERTS, {"rank_order": "tp-pp-dp", "expert_parallel": 2}, ["expert_rank_order"]),
@@ -232,12 +233,29 @@ def test_all_to_alls_overlap_where_megatron_lm_asserts_nothing(fields, mtp_layer
     assert messages(replace(EXPERTS, num_mtp_layers=mtp_layers), **fields) == expected
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "gpus", "fields", "told"),
+    [
+        ("b200-180gb", 8, {}, "8"),
+        ("b200-180gb", 8, {"expert_tensor_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}, "4"),
+        ("gb200-186gb", 4, {}, None),
+        ("b200-180gb", 8, {"expert_parallel": 8}, None),
+        ("b200-180gb", 8, {"expert_dispatcher": "deepep"}, None),
+    ],
+)
+def test_hybridep_is_told_the_ranks_of_a_domain_where_an_expert_group_has_several(accelerator, gpus, fields, told):
+    """NVIDIA-NeMo/Megatron-Bridge, issue 6043: 64 experts' ranks in nodes of 8, and in an NVL72."""
+    ranks = {"num_nodes": 64 // gpus, "data_parallel": 64, "expert_parallel": 64}
+    layout = Layout(**ranks | {"expert_dispatcher": "hybridep"} | fields)
+    assert environment_of(layout, accelerator, gpus).get("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN") == told
+
+
 def test_overlapped_all_to_alls_want_more_connections():
     layout = Layout(**OVERLAPPED, data_parallel=2, engine="megatron-lm")
-    assert environment_of(layout, "h100-80gb") == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+    assert environment_of(layout, "h100-80gb", 8) == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     plain = replace(layout, expert_overlap=False)
-    assert environment_of(plain, "h100-80gb") == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    captured = environment_of(replace(plain, **CAPTURED), "h100-80gb")
+    assert environment_of(plain, "h100-80gb", 8) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    captured = environment_of(replace(plain, **CAPTURED), "h100-80gb", 8)
     assert captured == {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
 
 

@@ -190,13 +190,19 @@ def _experts(spec: Trained) -> Values:
     assert what is not fused (megatron/core/transformer/moe/experts.py, TEGroupedMLP)."""
     model, layout = spec.model, spec.layout
     library = layout.expert_dispatcher if layout.expert_dispatcher in FUSED_DISPATCHERS else None
+    has_loss = model.aux_loss_coefficient is not None
     values = {
         "expert_tensor_parallel_size": layout.expert_tensor_parallel,
         "moe_router_topk": model.experts_per_token,
         "moe_ffn_hidden_size": model.expert_width,
         "moe_shared_expert_intermediate_size": model.shared_expert_ffn_hidden_size,
         "moe_layer_freq": moe_layer_freq(model),
-        "moe_router_load_balancing_type": "none" if model.aux_loss_coefficient is None else "aux_loss",
+        # A softmax over one expert has no gradient.
+        "moe_router_load_balancing_type": "aux_loss"
+        if has_loss
+        else "sinkhorn"
+        if model.experts_per_token == 1
+        else "none",
         "moe_aux_loss_coeff": model.aux_loss_coefficient,
         "moe_router_dtype": "fp32",
         "moe_token_dispatcher_type": _FLEX if library else layout.expert_dispatcher,

@@ -7,17 +7,21 @@ the user names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from search_spaces.hardware.default_links import default_links
+from search_spaces.layouts.groups import rank_groups
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.ranks.cuda_connections import connections
 from trials.trainers.common.megatron_core import CORE_ROWS, all_fields
 from trials.trainers.common.megatron_layout import is_on
-from trials.trainers.common.options import option_name, option_names
+from trials.trainers.common.options import option_name, option_names, option_value
 from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trainers.table import Keys, Row, Table, Trained, Values, by_option, number
 from trials.trial import TrialSpec
@@ -337,9 +341,25 @@ _FUSED_EXPERTS = {"NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
 """Experts that can be captured are those of a kernel that Transformer Engine has for an asking."""
 
 
-def environment_of(layout: Layout, accelerator: str) -> dict[str, str]:
-    """Megatron-LM's default variables."""
-    return connections(layout, accelerator) | (_FUSED_EXPERTS if layout.captures_experts else {})
+def environment_of(layout: Layout, accelerator: str, gpus_per_node: int) -> dict[str, str]:
+    """Megatron-LM's default variables. HybridEP takes an expert group for one NVLink domain unless it is told the ranks
+    of the group in each (NVIDIA-NeMo/Megatron-Bridge, issue 6043)."""
+    fused = _FUSED_EXPERTS if layout.captures_experts else {}
+    inside = _experts_in_domain(layout, accelerator, gpus_per_node)
+    is_cut = layout.expert_dispatcher == "hybridep" and inside < layout.expert_parallel
+    return connections(layout, accelerator) | fused | ({HYBRID_EP_RANKS: str(inside)} if is_cut else {})
+
+
+HYBRID_EP_RANKS = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+
+
+def _experts_in_domain(layout: Layout, accelerator: str, gpus_per_node: int) -> int:
+    """Ranks of an expert group that share a link domain of the accelerator's usual node."""
+    links, groups = default_links(accelerator, gpus_per_node), rank_groups("expert", layout, layout.rank_order)
+    domain = gpus_per_node
+    if links is not None:
+        domain = links.for_job(layout.num_nodes, gpus_per_node).ranks_per_domain(gpus_per_node)
+    return max(1, min(groups.ranks, math.gcd(domain, groups.block) // groups.stride))
 
 
 def oldest_megatron_lm(layout: Layout) -> str | None:
@@ -355,3 +375,13 @@ def newer_megatron_lm(layout: Layout) -> list[Option]:
     Megatron-FSDP sums gradients in the weights' dtype by default."""
     sums_in_fp32 = layout.precision != "fp32" and not layout.gradients_in_bf16
     return [GRADIENT_DTYPE] if layout.zero_stage > 1 and sums_in_fp32 else []
+
+
+def trained_model(model: ModelShape, arguments: Sequence[str]) -> ModelShape:
+    """The model as it trains with the user's arguments: with dropout, or with a fused loss."""
+    dropouts = [option_value(arguments, name) or value for name, value in NO_DROPOUT.items()]
+    return replace(
+        model,
+        has_dropout=any(value.strip("0.") for value in dropouts),
+        fuses_loss="cross-entropy-loss-fusion" in option_names(arguments),
+    )

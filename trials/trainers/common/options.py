@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 
 def option_name(word: str) -> str:
@@ -12,3 +13,13 @@ def option_name(word: str) -> str:
 
 def option_names(words: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(None, map(option_name, words)))
+
+
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """The last value of an option, of the same word or the next; None without one."""
+    found = None
+    for word, following in zip_longest(words, words[1:]):
+        if option_name(word) == name:
+            _, is_joined, value = word.partition("=")
+            found = value if is_joined else following
+    return found

@@ -20,7 +20,7 @@ from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ZERO, ds_config, fp32_sums
 from trials.trainers.common.megatron_log import MEGATRON_LOG
-from trials.trainers.common.megatron_options import NO_DROPOUT_OPTIONS
+from trials.trainers.common.megatron_options import NO_DROPOUT_OPTIONS, trained_model
 from trials.trainers.common.plain_yaml import plain_yaml
 from trials.trainers.common.recipe import (
     arguments_from,
@@ -86,6 +86,7 @@ TRAINER = Trainer(
     log_format=MEGATRON_LOG,
     log_rank=last_rank,
     argument_error=MEGATRON_DEEPSPEED.refusal,
+    trained_model=trained_model,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-DeepSpeed", NAME, RULES, _files, _start),
 )

@@ -26,6 +26,7 @@ from trials.trainers.common.megatron_options import (
     megatron_lm_options,
     newer_megatron_lm,
     oldest_megatron_lm,
+    trained_model,
 )
 from trials.trainers.common.recipe import (
     arguments_from,
@@ -46,7 +47,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
     words = megatron_lm_options(spec, given, gradient_options(spec.layout, script, given))
     return Invocation(
         (python, script, *words),
-        environment=environment_of(spec.layout, spec.accelerator),
+        environment=environment_of(spec.layout, spec.accelerator, spec.gpus_per_node),
         refused=refused_connections(spec.layout),
     )
 
@@ -74,7 +75,9 @@ _WITHOUT_TE = "# Without Transformer Engine experts multiply one by one: leave -
 
 def megatron_torchrun(spec: TrialSpec) -> str:
     """torchrun's command line with Megatron-LM's variables."""
-    return torchrun(spec, environment_of(spec.layout, spec.accelerator), refused_connections(spec.layout))
+    return torchrun(
+        spec, environment_of(spec.layout, spec.accelerator, spec.gpus_per_node), refused_connections(spec.layout)
+    )
 
 
 def _start(spec: TrialSpec) -> str:
@@ -98,6 +101,7 @@ TRAINER = Trainer(
     log_format=MEGATRON_LM_LOG,
     log_rank=last_rank,
     argument_error=MEGATRON_LM.refusal,
+    trained_model=trained_model,
     shows_layout=True,
     export=LayoutExport(NAME, "Megatron-LM", NAME, RULES, _files, _start, _of_software),
 )

@@ -5,11 +5,7 @@ Rules: nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, too_few_micro_batches
+from search_spaces.rules.engine_rules import Rule, engine_limits, too_few_micro_batches
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.common.log_lines import MIB_PER_GIB, LogFormat, labelled, number_in
@@ -45,12 +41,10 @@ def _start(spec: TrialSpec) -> str:
     return start + own_arguments(spec, NAME)
 
 
-def _batches(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    rule = "nanotron's 1F1B needs at least pipeline_parallel - 1 micro-batches a step"
-    yield from too_few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
-
-
-RULES: tuple[Rule, ...] = (_batches, engine_limits(NAME, *NANOTRON.limits))
+RULES: tuple[Rule, ...] = (
+    too_few_micro_batches(1, "nanotron's 1F1B needs at least pipeline_parallel - 1 micro-batches a step"),
+    engine_limits(NAME, *NANOTRON.limits),
+)
 
 _PREFIXED = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)([KMBGTP]?)"
 _LOG = LogFormat(

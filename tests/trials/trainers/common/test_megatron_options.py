@@ -51,6 +51,21 @@ def test_what_megatron_lm_is_told_is_the_layout_and_the_model_and_cannot_be_an_a
     assert MEGATRON_LM.refusal("weight-decay") is None
 
 
+@pytest.mark.parametrize("trainer", ["megatron-lm", "megatron-deepspeed"])
+@pytest.mark.parametrize(
+    ("arguments", "trained"),
+    [
+        ((), {}),
+        (("--hidden-dropout", "0", "--attention_dropout=0.0"), {}),
+        (("--hidden-dropout", "0", "--hidden-dropout", "0.1"), {"has_dropout": True}),
+        (("--attention_dropout=1e-2", "--swiglu"), {"has_dropout": True}),
+        (("--cross-entropy-loss-fusion",), {"fuses_loss": True}),
+    ],
+)
+def test_a_model_trains_with_the_dropout_and_the_loss_of_the_users_arguments(trainer, arguments, trained):
+    assert TRAINERS[trainer].trained_model(LLAMA, arguments) == replace(LLAMA, **trained)
+
+
 def test_megatron_deepspeed_is_told_what_cannot_be_an_argument_too():
     specs = [spec_of("megatron-deepspeed", LLAMA, **fields) for fields in DEEPSPEED_LAYOUTS]
     rendered = option_names(word for spec in specs for word in megatron_deepspeed_options(spec, "x", ()))
