@@ -10,10 +10,12 @@ whose authors name a fault, or do not state its micro-batch, counts for none.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,13 @@ import numpy as np
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import Row, read_rows
 from orchestrator.planning.plan import UNLIKELY
-from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
+from search_spaces.cost_model.columns import Columns
+from search_spaces.cost_model.layer_time import attention_shares
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
-from search_spaces.cost_model.step_time import TERMS, StepTerms
-from search_spaces.hardware.cluster import ACCELERATORS, Cluster, chip_of
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.hardware.links import Links
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -34,6 +38,7 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.presets import MODELS, accelerator_named, preset
 from search_spaces.schema.sections import ModelSection
 from search_spaces.schema.validation import validate
+from search_spaces.schema.yaml_document import Document
 from trials.trainers.registry import ENGINE_RULES
 
 
@@ -56,19 +61,20 @@ class Reading:
         task = task_of(row)
         if task is not None:
             return cls(row, None, (task,))
-        model, values = model_of(row), layout_values(row)
+        model, values = model_of(row), json.loads(row.get("layout_json") or "null") or layout_values(row)
         reasons = [f"{axis} {word}" for axis, word in values.items() if axis in CHOICES and word not in CHOICES[axis]]
         reasons += ["no published shape of a GPT"] if model is None else []
         if model is None or reasons:
             return cls(row, None, tuple(reasons))
         layout = Layout(**values).canonical()
-        broken = tuple(problem.code for problem in engine_violations(layout, model, ENGINE_RULES))
+        is_given = bool(row.get("layout_json"))
+        broken = () if is_given else tuple(p.code for p in engine_violations(layout, model, ENGINE_RULES))
         return cls(row, None if broken else Training(model, cluster_of(row), layout), broken)
 
     @property
     def family(self) -> str:
         """Kind of layout, whose errors are told apart."""
-        if int(self.row["num_experts"] or 0):
+        if int(self.row["num_experts"] or 0) or (self.training and self.training.model.num_experts):
             return "experts"
         if int(self.row["cp"]) > 1:
             return "context"
@@ -100,10 +106,9 @@ class Training:
     @property
     def predicted(self) -> float:
         """Tokens/s and GPU with the shipped constants."""
-        # Sinks take longer in 16 bits.
-        model = replace(self.model, attention_sinks=False) if self.has_8_bit_attention else self.model
-        terms = StepTerms.of(model, self.cluster, LayoutTable.of([self.layout]))
-        terms.micro_batch[0, TERMS.index("tensor")] += self.repeated_heads_s
+        terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
+        repeated = Columns({("context", ("collectives",)): np.array([self.repeated_heads_s])})
+        terms = replace(terms, device=terms.device.plus(repeated))
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
 
@@ -119,23 +124,18 @@ class Training:
         return float(MemoryPosterior(rank_memory_gib(self.cluster.accelerator, None)).fits(memory.peak)[0])
 
     @property
-    def has_8_bit_attention(self) -> bool:
-        """True where the recipe has fp8_dot_product_attention, as those of experts in a graph of all passes do
-        (NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/gpt_oss/common.py and qwen/common.py)."""
-        return self.model.num_experts is not None and self.layout.cuda_graphs == "full_iteration"
-
-    @property
     def older_kernel_s(self) -> float:
         """Seconds of a step by which the row's attention kernel is slower than today's, where both are known."""
-        chip = chip_of(self.cluster.accelerator.name)
-        older, today = _SHARES.get(self.layout.engine, ({}, {}))
-        if self.layout.attention_kernel != "flash" or chip not in older:
+        shares = attention_shares(self.cluster.accelerator)
+        if self.layout.attention_kernel != "flash" or shares is None:
             return 0.0
+        flash_2, newest = shares
+        slowdown = {_COMPOSER: 1 / TRITON_SHARE_OF_FLASH_2 / flash_2 - 1 / flash_2, "torchtitan": 1 / flash_2 - 1 / newest}
         passes = 3.5 + (self.layout.activation_checkpointing == "full")
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions
         peak = self.cluster.accelerator.peak_flops_for("bf16") or math.inf
-        return flops * overhead(self.model) * (1 / older[chip] - 1 / today[chip]) / peak
+        return flops * slowdown.get(self.layout.engine, 0.0) / peak
 
     @property
     def repeated_heads_s(self) -> float:
@@ -164,10 +164,9 @@ _LOGIT_SHARES = {_COMPOSER: 4 / 10, "megatron-lm": 4 / 10}
 """Logits and their gradient in 16 bits, relative to those with fp32 copies of both: the loss is one kernel with
 llm-foundry (llmfoundry/models/mpt/modeling_mpt.py, loss_fn) and Megatron-Bridge's recipes
 (src/megatron/bridge/recipes/llama/llama3.py, cross_entropy_fusion_impl)."""
-TRITON_SHARE = {"a100": 0.35, "h100": 0.2}
-"""Shares of the peak that the first FlashAttention reaches in Triton, fitted to MPT's rows."""
-_SHARES = {_COMPOSER: (TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}
-"""Shares of the published kernel and of today's. MPT has the first FlashAttention (mosaicml/llm-foundry,
+TRITON_SHARE_OF_FLASH_2 = 0.53
+"""Rate of the first FlashAttention over that of the second: 25 to 40 and 50 to 73 % of A100's peak (Dao, arXiv
+2307.08691, abstract). MPT has the first, in Triton (mosaicml/llm-foundry,
 scripts/train/benchmarking/submit_benchmarks.py), torchtitan had the second until 2025."""
 
 
@@ -187,6 +186,8 @@ def task_of(row: Row) -> str | None:
 
 def model_of(row: Row) -> ModelShape | None:
     """The model's ready-made shape, else that of the row's columns; None where neither is known."""
+    if row.get("model_json"):
+        return _model_of_json(json.loads(row["model_json"]))
     name = _READY_MADE.get(row["model"].removesuffix(" (tokendrop)").lower())
     if name is not None:
         ready_made = validate(ModelSection, preset(MODELS, name)).shape()
@@ -197,6 +198,12 @@ def model_of(row: Row) -> ModelShape | None:
     switches = {field: row[field] == "1" for field in ("gated_mlp", "tied_embeddings")}
     words = {field: row[field] for field in ("position_embedding", "norm")}
     return ModelShape.from_json(sizes | switches | words)
+
+
+def _model_of_json(data: dict[str, Any]) -> ModelShape:
+    """A shape in full, or a ready-made one with what differs."""
+    ready_made = preset(MODELS, data.pop("preset")).data if "preset" in data else {}
+    return validate(ModelSection, Document({**ready_made, **data}, {}, None, Path())).shape()
 
 
 _READY_MADE = {
@@ -217,7 +224,14 @@ _SIZES = (
 def cluster_of(row: Row) -> Cluster:
     gpus, per_node, name = int(row["num_gpus"]), int(row["gpus_per_node"]), row["accelerator"]
     accelerator = _LESSER_H100 if name == "h100-96gb-500w" else accelerator_named(name.removeprefix("dgx-"))
-    return Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
+    cluster = Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
+    is_efa = row["source"].startswith("awslabs/")
+    return replace(cluster, given_links=_over_efa(cluster.links)) if is_efa else cluster
+
+
+def _over_efa(links: Links | None) -> Links | None:
+    """These links with Amazon's fabric between nodes."""
+    return links and replace(links, fabric=links.fabric and replace(links.fabric, kind="efa"))
 
 
 _LESSER_H100 = replace(

@@ -39,7 +39,7 @@ def _predicted_speedup(plan: Plan, row: int) -> Speedup:
     task, rng = plan.task, np.random.default_rng(_SEED)
     terms = StepTerms.of(task.model, task.cluster, plan.table.take(np.array([0, row])))
     draws = task.priors.time.draws(_DRAWS, rng)
-    logs = np.log(terms.seconds(np.exp(draws[:, :-1] + draws[:, -1:])))
+    logs = np.log(terms.seconds(np.exp(draws)))
     logs += LAYOUT_RESIDUAL_SHARE * MODEL_ERROR * rng.standard_t(_DEGREES_OF_FREEDOM, logs.shape)
     low, high = np.exp(np.quantile(logs[:, 1] - logs[:, 0], _INTERVAL)).tolist()
     return Speedup(float(plan.tokens_per_sec[0] / plan.tokens_per_sec[row]), low, high)

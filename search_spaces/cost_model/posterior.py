@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.cost_model.attention import TYPICAL_MATMUL
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.columns import CONSTANTS
+from search_spaces.cost_model.step_time import StepTerms
 
 
 @dataclass(frozen=True)
@@ -29,41 +29,46 @@ class Prior:
 
 
 PRIORS = {
-    "matmul": Prior(TYPICAL_MATMUL, 0.2),
+    "gemm": Prior(1.0, 0.2),
+    "low_precision": Prior(1.0, 0.2),
+    "experts": Prior(1.0, 0.3),
     "memory_traffic": Prior(1.0, 0.4),
-    "tensor": Prior(1.3, 0.4),
-    "tensor_latency": Prior(1.0, 0.7),
-    "launches": Prior(1.8, 0.4),
+    "collectives": Prior(1.3, 0.4),
+    "latency": Prior(1.0, 0.7),
+    "dispatch": Prior(1.3, 0.4),
+    "fused_dispatch": Prior(1.0, 0.5),
+    "across_domains": Prior(1.0, 0.5),
+    "overlap": Prior(1.0, 0.5),
+    "launches": Prior(1.0, 0.4),
     "sharded": Prior(1.45, 0.5),
-    "pipeline": Prior(1.0, 0.7),
     # A message may wait for a slow host: a thousand times its transfer time has been observed.
-    "pipeline_latency": Prior(1.5, 1.8),
-    "data_parallel": Prior(0.8, 0.6),
-    "data_latency": Prior(1.0, 1.0),
-    "optimizer": Prior(1.0, 0.5),
+    "pipeline": Prior(1.0, 1.8),
+    "data_parallel": Prior(1.0, 0.6),
     "offload": Prior(1.0, 0.7),
     "step": Prior(1.0, 0.7),
+    "machine": Prior(1.0, 0.1),
 }
-_TYPICAL = np.log([PRIORS[term].median for term in TERMS])
-KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
-"""Uncertainty of a machine's overall speed, with a data sheet and without: the standard deviation of the logarithm of
-one factor on all constants."""
+"""Priors of the constants. Those of choices are wide: what a dispatcher, experts across link domains, overlap, natural
+routing or low precision cost differs between machines and releases more than the model knows."""
+_TYPICAL = np.log([PRIORS[name].median for name in CONSTANTS])
+UNKNOWN_SPEED = 2.0
+"""Uncertainty of a machine without a data sheet: the standard deviation of `machine`'s logarithm."""
 _MIN_UNKNOWN_SD = 1.5
-"""Least uncertainty of the host's and the links' constants on a machine without a data sheet."""
-_HOST_AND_LINK_TERMS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
+"""Least uncertainty of the host's and the links' constants there."""
+_COMPUTE = {"gemm", "low_precision", "experts", "memory_traffic", "offload", "step"}
 _TRANSFER_WIDENING = 0.5
 """Share of a constant's prior uncertainty that remains after trials of another model or batch."""
 
 
 def typical_constants() -> np.ndarray:
-    """Prior medians of the constants, in the order of TERMS."""
+    """Prior medians of the constants, in the order of CONSTANTS."""
     return np.exp(_TYPICAL)
 
 
 @dataclass(frozen=True)
 class TimePrior:
-    """Prior of the time model: a normal distribution of the logarithms of all constants, in the order of TERMS, and
-    last of the factor on all of them. `means` has shape (len(TERMS) + 1,), `covariance` that squared."""
+    """Prior of the time model: a normal distribution of the logarithms of its constants, in the order of CONSTANTS.
+    `means` has shape (len(CONSTANTS),), `covariance` that squared."""
 
     means: np.ndarray
     covariance: np.ndarray
@@ -71,12 +76,11 @@ class TimePrior:
     @classmethod
     def default(cls, speed_is_known: bool = True) -> TimePrior:
         """The prior of a machine without trials; `speed_is_known`: its data sheet or calibration is."""
-        deviations = np.array([PRIORS[term].log_sd for term in TERMS])
+        deviations = {name: PRIORS[name].log_sd for name in CONSTANTS}
         if not speed_is_known:
-            is_guessed = [term in _HOST_AND_LINK_TERMS for term in TERMS]
-            deviations = np.where(is_guessed, np.maximum(deviations, _MIN_UNKNOWN_SD), deviations)
-        whole = KNOWN_SPEED if speed_is_known else UNKNOWN_SPEED
-        return cls(np.append(_TYPICAL, 0.0), np.diag(np.append(deviations, whole) ** 2))
+            guessed = {name: max(sd, _MIN_UNKNOWN_SD) for name, sd in deviations.items() if name not in _COMPUTE}
+            deviations |= {**guessed, "machine": UNKNOWN_SPEED}
+        return cls(_TYPICAL, np.diag(np.square([*deviations.values()])))
 
     @property
     def deviations(self) -> np.ndarray:
@@ -84,11 +88,11 @@ class TimePrior:
 
     @property
     def constants(self) -> np.ndarray:
-        """The median of each, in the order of TERMS."""
-        return np.exp(self.means[:-1] + self.means[-1])
+        """The median of each, in the order of CONSTANTS."""
+        return np.exp(self.means)
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Samples of shape (count, len(TERMS) + 1)."""
+        """Samples of the logarithms, of shape (count, len(CONSTANTS))."""
         return self.means + rng.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
@@ -136,8 +140,8 @@ class StepTimePosterior:
 
     @property
     def constants(self) -> np.ndarray:
-        """The median of each, in the order of TERMS."""
-        return np.exp([_weighted_median(column, self.weights) for column in _log_constants(self._draws).T])
+        """The median of each, in the order of CONSTANTS."""
+        return np.exp([_weighted_median(column, self.weights) for column in self._draws.T])
 
     @property
     def summary(self) -> TimePrior:
@@ -197,13 +201,9 @@ class StepTimePosterior:
         return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
 
 
-def _log_constants(draws: np.ndarray) -> np.ndarray:
-    return draws[:, :-1] + draws[:, -1:]
-
-
 def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
     """Logarithms of the step times, of shape (draws, layouts)."""
-    return np.log(terms.seconds(np.exp(_log_constants(draws))))
+    return np.log(terms.seconds(np.exp(draws)))
 
 
 def _log_student_t(off: np.ndarray) -> np.ndarray:

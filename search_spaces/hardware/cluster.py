@@ -29,7 +29,7 @@ class Accelerator:
     lacks_bf16: bool = False
     usable_memory_gib: float | None = None
     memory_gb_per_s: float | None = None
-    matmul_fraction: float | None = None
+    gemm_share: float | None = None
     host_gb_per_s: float | None = None
 
     def peak_flops_for(self, precision: str) -> float | None:
@@ -56,7 +56,7 @@ _V100 = Accelerator(
     lacks_bf16=True,
     usable_memory_gib=31.74,
     memory_gb_per_s=900,
-    matmul_fraction=0.90,
+    gemm_share=0.74,
     host_gb_per_s=_PCIE_3,
 )
 _A100 = Accelerator(
@@ -65,7 +65,7 @@ _A100 = Accelerator(
     peak_flops=(("fp16", 312e12), ("bf16", 312e12), ("fp32", 19.5e12)),
     usable_memory_gib=79.15,
     memory_gb_per_s=2039,
-    matmul_fraction=0.869,
+    gemm_share=0.72,
     host_gb_per_s=_PCIE_4,
 )
 _H100 = Accelerator(
@@ -74,7 +74,7 @@ _H100 = Accelerator(
     peak_flops=(("fp8", 1979e12), ("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
     usable_memory_gib=79.15,
     memory_gb_per_s=3350,
-    matmul_fraction=0.803,
+    gemm_share=0.57,
     host_gb_per_s=_PCIE_5,
 )
 _B200 = Accelerator(
@@ -83,7 +83,7 @@ _B200 = Accelerator(
     peak_flops=(("fp4", 9000e12), ("fp8", 4500e12), ("fp16", 2250e12), ("bf16", 2250e12), ("fp32", 80e12)),
     usable_memory_gib=178.35,
     memory_gb_per_s=8000,
-    matmul_fraction=0.776,
+    gemm_share=0.485,
     host_gb_per_s=_PCIE_5,
 )
 _GB200 = Accelerator(
@@ -92,7 +92,7 @@ _GB200 = Accelerator(
     peak_flops=(("fp4", 10_000e12), ("fp8", 5000e12), ("fp16", 2500e12), ("bf16", 2500e12), ("fp32", 80e12)),
     usable_memory_gib=184.31,
     memory_gb_per_s=8000,
-    matmul_fraction=0.729,
+    gemm_share=0.52,
     host_gb_per_s=225,
 )
 _MI300X = Accelerator(
@@ -101,7 +101,7 @@ _MI300X = Accelerator(
     peak_flops=(("fp8", 2614.9e12), ("fp16", 1307.4e12), ("bf16", 1307.4e12), ("fp32", 163.4e12)),
     usable_memory_gib=191.98,
     memory_gb_per_s=5300,
-    matmul_fraction=0.511,
+    gemm_share=0.42,
     host_gb_per_s=_PCIE_5,
 )
 _MI355X = Accelerator(
@@ -110,7 +110,7 @@ _MI355X = Accelerator(
     peak_flops=(("fp4", 10_066e12), ("fp8", 5033e12), ("fp16", 2516.6e12), ("bf16", 2516.6e12), ("fp32", 157.3e12)),
     usable_memory_gib=287.98,
     memory_gb_per_s=8000,
-    matmul_fraction=0.622,
+    gemm_share=0.51,
     host_gb_per_s=_PCIE_5,
 )
 
@@ -131,7 +131,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             lacks_bf16=True,
             usable_memory_gib=14.74,
             memory_gb_per_s=320,
-            matmul_fraction=0.37,
+            gemm_share=0.3,
             host_gb_per_s=_PCIE_3,
         ),
         Accelerator(
@@ -140,7 +140,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             peak_flops=(("fp16", 149.7e12), ("bf16", 149.7e12), ("fp32", 37.4e12)),
             usable_memory_gib=44.35,
             memory_gb_per_s=696,
-            matmul_fraction=0.817,
+            gemm_share=0.67,
             host_gb_per_s=_PCIE_4,
         ),
         replace(_A100, name="a100-40gb", memory_gib=40, usable_memory_gib=39.49, memory_gb_per_s=1555),
@@ -153,7 +153,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             memory_gib=96,
             usable_memory_gib=None,
             memory_gb_per_s=4000,
-            matmul_fraction=0.838,
+            gemm_share=0.6,
             host_gb_per_s=450,
         ),
         _B200,
@@ -163,7 +163,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             memory_gib=288,
             peak_flops=(("fp4", 13_500e12), *_B200.peak_flops[1:]),
             usable_memory_gib=267.69,
-            matmul_fraction=0.786,
+            gemm_share=0.485,
         ),
         _GB200,
         replace(
@@ -172,7 +172,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             memory_gib=288,
             peak_flops=(("fp4", 15_000e12), *_GB200.peak_flops[1:]),
             usable_memory_gib=276.50,
-            matmul_fraction=None,
+            gemm_share=None,
         ),
         Accelerator(
             "mi250x-gcd-64gb",
@@ -180,7 +180,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             peak_flops=(("fp16", 191.5e12), ("bf16", 191.5e12), ("fp32", 23.9e12)),
             usable_memory_gib=63.98,
             memory_gb_per_s=1638,
-            matmul_fraction=0.767,
+            gemm_share=0.63,
             host_gb_per_s=36,
         ),
         _MI300X,
@@ -190,7 +190,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             memory_gib=256,
             usable_memory_gib=255.98,
             memory_gb_per_s=6000,
-            matmul_fraction=0.600,
+            gemm_share=0.49,
         ),
         replace(
             _MI355X,
@@ -199,7 +199,7 @@ ACCELERATORS: dict[str, Accelerator] = {
                 *(("fp4", 9228e12), ("fp8", 4614e12), ("fp16", 2306.9e12), ("bf16", 2306.9e12)),
                 ("fp32", 144.2e12),
             ),
-            matmul_fraction=None,
+            gemm_share=None,
         ),
         _MI355X,
         Accelerator("cpu", memory_gib=None, peak_flops=()),

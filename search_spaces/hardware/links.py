@@ -20,6 +20,9 @@ NIC_EFFICIENCY = 0.9
 The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculon's A100 system takes 0.9 as well.
 """
 
+ALL_TO_ALL_SHARE = {"infiniband": 0.9, "efa": 0.35}
+DISPATCH_US = {"infiniband": 0.0, "efa": 1500.0}
+
 
 @dataclass(frozen=True)
 class LinkDomain:
@@ -63,6 +66,8 @@ class Fabric:
     by_nodes: tuple[tuple[int, float], ...] = ()
     p2p_gb_per_s: float | None = None
     gather_by_nodes: tuple[tuple[int, float], ...] = ()
+    kind: str = "infiniband"
+    all_to_all_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
         _require_positive("nic_gb_per_s", self.nic_gb_per_s)
@@ -71,6 +76,20 @@ class Fabric:
             _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
         for name in ("by_nodes", "gather_by_nodes"):
             _require_rising(name, getattr(self, name))
+
+    @property
+    def bus_share(self) -> float:
+        """Share of the NICs' rate that whole nodes reach."""
+        return NIC_EFFICIENCY
+
+    @property
+    def all_to_all_share(self) -> float:
+        """Share of the NICs' rate that all-to-alls over all ranks of whole nodes reach."""
+        return ALL_TO_ALL_SHARE[self.kind]
+
+    @property
+    def dispatch_us(self) -> float:
+        return DISPATCH_US[self.kind]
 
     def bus_gb_per_s(self, num_nodes: int, gathers: bool = False) -> float:
         """Bus bandwidth per rank of an all-reduce, or an all-gather, over all ranks of `num_nodes` nodes.

@@ -1,0 +1,75 @@
+"""Columns: seconds of many layouts by the constants that multiply them. Pure; numpy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Key = tuple[str, tuple[str, ...]]
+"""Part of a step, and the constants whose product multiplies the seconds."""
+
+CONSTANTS = (
+    *("gemm", "low_precision", "experts", "memory_traffic", "collectives", "latency"),
+    *("dispatch", "fused_dispatch", "across_domains", "overlap"),
+    *("launches", "sharded", "pipeline", "data_parallel", "offload", "step", "machine"),
+)
+"""Constants of the time model, each a factor on the speed of data sheets. `low_precision`, `experts`, `fused_dispatch`,
+`across_domains` and `overlap` are of choices: a trial of one moves all layouts that have it. `machine` multiplies
+everything."""
+_INDEX = {name: index for index, name in enumerate(CONSTANTS)}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Seconds of each layout by part and constants. A column without any seconds may be left out."""
+
+    of: Mapping[Key, np.ndarray]
+
+    def __getitem__(self, rows: np.ndarray) -> Columns:
+        return Columns({key: seconds[rows] for key, seconds in self.of.items()})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Columns]) -> Columns:
+        """The rows of all parts, in order."""
+        keys = dict.fromkeys(key for part in parts for key in part.of)
+        return cls({key: np.concatenate([part._column(key) for part in parts]) for key in keys})
+
+    def times(self, counts: np.ndarray) -> Columns:
+        return Columns({key: counts * seconds for key, seconds in self.of.items()})
+
+    def plus(self, others: Columns) -> Columns:
+        return Columns({**self.of, **{key: self._column(key) + seconds for key, seconds in others.of.items()}})
+
+    def present(self) -> Columns:
+        """The columns with seconds of any layout."""
+        return Columns({key: seconds for key, seconds in self.of.items() if seconds.any()} or self.of)
+
+    def total(self) -> np.ndarray:
+        """Seconds with every constant at 1, of shape (layouts,)."""
+        return np.sum([*self.of.values()], axis=0)
+
+    def seconds(self, constants: np.ndarray) -> np.ndarray:
+        """Seconds with these constants, whose last dimension is in the order of CONSTANTS."""
+        return _factors(self.of, constants) @ np.stack([*self.of.values()])
+
+    def by_part(self, constants: np.ndarray) -> dict[str, np.ndarray]:
+        """Seconds of each part with these constants, of shape (len(CONSTANTS),)."""
+        found: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._any())))
+        for (part, _), factor, seconds in zip(self.of, _factors(self.of, constants), self.of.values(), strict=True):
+            found[part] = found[part] + factor * seconds
+        return found
+
+    def _any(self) -> np.ndarray:
+        return next(iter(self.of.values()))
+
+    def _column(self, key: Key) -> np.ndarray:
+        return self.of[key] if key in self.of else np.zeros(len(self._any()))
+
+
+def _factors(keys: Iterable[Key], constants: np.ndarray) -> np.ndarray:
+    """Products of the constants of each column, of shape (..., columns)."""
+    rows = [[_INDEX[name] for name in (*names, "machine")] for _, names in keys]
+    return np.stack([constants[..., row].prod(axis=-1) for row in rows], axis=-1)
