@@ -9,6 +9,7 @@ from search_spaces.cost_model.columns import Key
 from search_spaces.cost_model.machine_speed import MachineSpeed
 from search_spaces.cost_model.memory import element_bytes, tokens_of_rank
 from search_spaces.cost_model.recomputation import RecomputedShares
+from search_spaces.hardware.links import FABRIC_KINDS, NIC_EFFICIENCY
 from search_spaces.layouts.layout import FUSED_DISPATCHERS
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import table_groups
@@ -84,12 +85,10 @@ def expert_exchange(
     near = messages * size * near_copies / machine.bus_bytes_per_s(inside, stride)
     far = np.zeros(len(layouts))
     if fabric is not None:
-        share = np.where(is_fused, fabric.bus_share, fabric.all_to_all_share)
-        experts = model.num_expert_layers / model.num_layers
-        waits = 1e-6 * fabric.dispatch_us * is_fused * (count > inside) * experts
-        far = messages * (size * far_copies / (1e9 * share * fabric.nic_gb_per_s / machine.gpus_per_node) + waits)
-    elif (count > inside).any():
-        far = messages * size * far_copies / machine.pair_bytes_per_s(count, stride)
+        gpus, experts = machine.gpus_per_node, model.num_expert_layers / model.num_layers
+        rate = 1e9 * np.where(is_fused, NIC_EFFICIENCY * fabric.nic_gb_per_s / gpus, fabric.all_to_all_rate(gpus))
+        waits_s = 1e-6 * FABRIC_KINDS[fabric.kind].dispatch_us * is_fused * (count > inside) * experts
+        far = messages * (size * far_copies / rate + waits_s)
     gathered = messages * size * (count - 1) / machine.bus_bytes_per_s(count, stride)
     is_hidden = (layouts["expert_overlap"] > 0) & (layouts["grad_accum_steps"] > 1)
     awaited = (1 + shares.layers) * model.num_expert_layers / model.num_layers * machine.is_gpu

@@ -20,8 +20,20 @@ NIC_EFFICIENCY = 0.9
 The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculon's A100 system takes 0.9 as well.
 """
 
-ALL_TO_ALL_SHARE = {"infiniband": 0.9, "efa": 0.35}
-DISPATCH_US = {"infiniband": 0.0, "efa": 1500.0}
+
+@dataclass(frozen=True)
+class FabricKind:
+    """All-to-alls and token dispatchers over a kind of fabric, where they were not measured: the share of the NICs'
+    rate that an all-to-all reaches, and the time of a dispatcher's exchange beyond its bytes."""
+
+    all_to_all_share: float
+    dispatch_us: float
+
+
+FABRIC_KINDS = {"infiniband": FabricKind(NIC_EFFICIENCY, 0.0), "efa": FabricKind(0.35, 1500.0)}
+"""RoCE and Slingshot count as InfiniBand. EFA: steps of DeepSeek-V3 and Kimi-K2 on 128 and 256 B300
+(awslabs/awsome-distributed-ai, 3.test_cases/megatron/megatron-bridge, RESULTS.md): micro-batches of one and of four
+sequences with all-to-alls and with DeepEP, whose messages a proxy on the host sends."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,8 @@ class Fabric:
     `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message between
     nodes. `by_nodes` holds measured (nodes, GB/s) of an all-reduce over all ranks of that many nodes, per rank, with
     rising nodes; empty where not measured. `p2p_gb_per_s` is the most that one pair of ranks reaches between nodes;
-    None where only the NICs bound it. `gather_by_nodes` is `by_nodes` of an all-gather or a reduce-scatter, empty where
+    None where only the NICs bound it. `all_to_all_gb_per_s` is what each rank sends to other nodes in an all-to-all
+    over all ranks; None where the share of the `kind` is assumed. `gather_by_nodes` is `by_nodes` of an all-gather or a reduce-scatter, empty where
     these were not measured to reach less.
     """
 
@@ -72,24 +85,19 @@ class Fabric:
     def __post_init__(self) -> None:
         _require_positive("nic_gb_per_s", self.nic_gb_per_s)
         _require_latency(self.latency_us)
-        if self.p2p_gb_per_s is not None:
-            _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
+        for name in ("p2p_gb_per_s", "all_to_all_gb_per_s"):
+            if getattr(self, name) is not None:
+                _require_positive(name, getattr(self, name))
+        if self.kind not in FABRIC_KINDS:
+            rule = "one of " + ", ".join(FABRIC_KINDS)
+            raise InputError.of("links", f"kind is {self.kind!r:.80}", key="kind", value=self.kind, rule=rule)
         for name in ("by_nodes", "gather_by_nodes"):
             _require_rising(name, getattr(self, name))
 
-    @property
-    def bus_share(self) -> float:
-        """Share of the NICs' rate that whole nodes reach."""
-        return NIC_EFFICIENCY
-
-    @property
-    def all_to_all_share(self) -> float:
-        """Share of the NICs' rate that all-to-alls over all ranks of whole nodes reach."""
-        return ALL_TO_ALL_SHARE[self.kind]
-
-    @property
-    def dispatch_us(self) -> float:
-        return DISPATCH_US[self.kind]
+    def all_to_all_rate(self, gpus_per_node: int) -> float:
+        """GB/s that each rank sends to other nodes in an all-to-all."""
+        share = FABRIC_KINDS[self.kind].all_to_all_share
+        return self.all_to_all_gb_per_s or share * self.nic_gb_per_s / gpus_per_node
 
     def bus_gb_per_s(self, num_nodes: int, gathers: bool = False) -> float:
         """Bus bandwidth per rank of an all-reduce, or an all-gather, over all ranks of `num_nodes` nodes.

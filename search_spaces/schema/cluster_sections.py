@@ -57,6 +57,15 @@ class FabricSection(Section):
         gt=0,
         description="Highest bandwidth of one pair of ranks between nodes. Default: that of the NICs.",
     )
+    kind: Literal["infiniband", "efa"] = Field(
+        default="infiniband", description="Kind of network; RoCE and Slingshot count as InfiniBand."
+    )
+    all_to_all_gb_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="What each rank sends to other nodes in an all-to-all over all ranks. Default: the share of the"
+        " NICs that the kind of network usually reaches.",
+    )
 
     @model_validator(mode="after")
     def _validate_fabric(self) -> Self:
@@ -68,7 +77,8 @@ class FabricSection(Section):
         by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
         gathers = tuple((point.num_nodes, point.gather_gb_per_s or point.bus_gb_per_s) for point in self.by_nodes)
         differ = gathers if gathers != by_nodes else ()
-        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ)
+        beside = {"kind": self.kind, "all_to_all_gb_per_s": self.all_to_all_gb_per_s}
+        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ, **beside)
 
 
 class LinksSection(Section):

@@ -30,7 +30,7 @@ def test_what_is_known_of_an_accelerator_is_in_the_range_of_such_devices(name: s
     assert 300 <= a.memory_gb_per_s <= 8000
     assert a.usable_memory_gib is None or 0.9 * a.memory_gib < a.usable_memory_gib < a.memory_gib
     assert 12 <= a.host_gb_per_s <= 450
-    assert a.matmul_fraction is None or 0.3 <= a.matmul_fraction <= 0.95
+    assert a.gemm_share is None or 0.3 <= a.gemm_share <= 0.8
     assert a.lacks_bf16 == (a.peak_flops_for("bf16") is None)
     assert a.peak_flops_for("fp8") in (None, pytest.approx(2 * a.peak_flops_for("fp16"), rel=0.01))
     assert (a.peak_flops_for("fp4") or math.inf) >= 2 * (a.peak_flops_for("fp8") or 0)
