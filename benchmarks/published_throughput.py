@@ -1,11 +1,11 @@
 """Published throughputs of 2023 to 2026: how many of their layouts can be said, and the rates predicted for them.
 
-    python -m benchmarks.published_throughput throughput_2023_2026.csv [--json]
+    python -m benchmarks.published_throughput throughput_2023_2026.csv rows_2026.csv [--json]
 
-A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow. What a
-row leaves open is taken from the public recipes it was run with. Errors are those of tokens/s and GPU with the shipped
-constants, by family and by the release that was measured, and of a family's releases; families are never pooled. A row
-whose authors name a fault, or do not state its micro-batch, counts for none.
+A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow; a row
+with `model_json` and `layout_json` is said already. What a row leaves open is taken from the public recipes it was run
+with. Errors are those of tokens/s and GPU with the shipped constants, by family and by the release that was measured. A
+row whose authors name a fault, or do not state its micro-batch, counts for none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.hardware.links import Links
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -43,9 +42,13 @@ from trials.trainers.registry import ENGINE_RULES
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, "table")
-    readings = [Reading.of(row) for row in read_rows(arguments.table)]
+    arguments = arguments_of(__doc__, "tables+")
+    readings = readings_in(arguments.tables)
     show([said_line(readings), *family_lines(readings), memory_line(readings)], arguments.json)
+
+
+def readings_in(tables: Iterable[Path]) -> list[Reading]:
+    return [Reading.of(row) for table in tables for row in read_rows(table)]
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,9 @@ class Reading:
         if model is None or reasons:
             return cls(row, None, tuple(reasons))
         layout = Layout(**values).canonical()
-        is_given = bool(row.get("layout_json"))
-        broken = () if is_given else tuple(p.code for p in engine_violations(layout, model, ENGINE_RULES))
+        # A row that is said already may stand for uneven chunks that no layout says.
+        problems = () if row.get("layout_json") else engine_violations(layout, model, ENGINE_RULES)
+        broken = tuple(problem.code for problem in problems)
         return cls(row, None if broken else Training(model, cluster_of(row), layout), broken)
 
     @property
@@ -88,6 +92,17 @@ class Reading:
         """Trainer, and of Megatron-Bridge the release: the same layout differs by 1.8 between two."""
         is_bridge = self.row["trainer"] == "megatron-bridge"
         return f"{self.row['trainer']} {self.row['section'][:5]}" if is_bridge else self.row["trainer"]
+
+    @property
+    def source(self) -> str:
+        """Who published it: the owner of the repository."""
+        return self.row["source"].partition("/")[0]
+
+    @property
+    def counts(self) -> bool:
+        """True if its error counts: the row says what decides the speed, as the micro-batch in a pipeline, and its
+        authors name no fault."""
+        return self.training is not None and "not stated" not in self.row["note"] and not has_named_fault(self.row)
 
     @property
     def measured(self) -> float:
@@ -130,7 +145,7 @@ class Training:
         if self.layout.attention_kernel != "flash" or shares is None:
             return 0.0
         flash_2, newest = shares
-        slowdown = {_COMPOSER: 1 / TRITON_SHARE_OF_FLASH_2 / flash_2 - 1 / flash_2, "torchtitan": 1 / flash_2 - 1 / newest}
+        slowdown = {_COMPOSER: (1 / TRITON_SHARE_OF_FLASH_2 - 1) / flash_2, "torchtitan": 1 / flash_2 - 1 / newest}
         passes = 3.5 + (self.layout.activation_checkpointing == "full")
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions
@@ -225,13 +240,10 @@ def cluster_of(row: Row) -> Cluster:
     gpus, per_node, name = int(row["num_gpus"]), int(row["gpus_per_node"]), row["accelerator"]
     accelerator = _LESSER_H100 if name == "h100-96gb-500w" else accelerator_named(name.removeprefix("dgx-"))
     cluster = Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
-    is_efa = row["source"].startswith("awslabs/")
-    return replace(cluster, given_links=_over_efa(cluster.links)) if is_efa else cluster
-
-
-def _over_efa(links: Links | None) -> Links | None:
-    """These links with Amazon's fabric between nodes."""
-    return links and replace(links, fabric=links.fabric and replace(links.fabric, kind="efa"))
+    if not row.get("source", "").startswith("awslabs/") or cluster.links is None or cluster.links.fabric is None:
+        return cluster
+    over_efa = replace(cluster.links.fabric, kind="efa")
+    return replace(cluster, given_links=replace(cluster.links, fabric=over_efa))
 
 
 _LESSER_H100 = replace(
@@ -396,24 +408,35 @@ def said_line(readings: Sequence[Reading]) -> Line:
     return {"rows": len(readings), "from_start": len(from_start), "said": len(said), "reasons": dict(reasons)}
 
 
-def family_lines(readings: Iterable[Reading]) -> Iterator[Line]:
-    errors: dict[tuple[str, str], list[float]] = {}
+def family_lines(readings: Sequence[Reading]) -> Iterator[Line]:
+    """Errors of each family by the stack that was measured, and of all of a family's, a source's, and all rows."""
+    groups: dict[tuple[str, str], list[Reading]] = {}
     for reading in readings:
-        is_whole = "not stated" not in reading.row["note"]  # what decides the speed, as the micro-batch in a pipeline
-        if reading.training is not None and is_whole and not has_named_fault(reading.row):
-            error = reading.training.predicted / reading.measured - 1
-            for stack in (reading.stack, "all"):
-                errors.setdefault((reading.family, stack), []).append(error)
-    for (family, stack), found in sorted(errors.items()):
-        off = np.abs(found)
-        yield {
-            "family": family,
-            "stack": stack,
-            "count": len(found),
-            "error_median": round(float(np.median(off)), 4),
-            "error_p90": round(float(np.quantile(off, 0.9)), 4),
-            "bias_median": round(float(np.median(found)), 4),
-        }
+        for group in (
+            (reading.family, reading.stack),
+            (reading.family, "all"),
+            ("all", reading.source),
+            ("all", "all"),
+        ):
+            groups.setdefault(group, []).append(reading)
+    for (family, stack), found in sorted(groups.items()):
+        if errors := errors_of(found):
+            yield {"family": family, "stack": stack, **error_line(errors)}
+
+
+def errors_of(readings: Iterable[Reading]) -> list[float]:
+    """Relative errors of the predicted rates of those that count."""
+    return [found.training.predicted / found.measured - 1 for found in readings if found.counts and found.training]
+
+
+def error_line(errors: Sequence[float]) -> Line:
+    off = np.abs(errors)
+    return {
+        "count": len(errors),
+        "error_median": round(float(np.median(off)), 4),
+        "error_p90": round(float(np.quantile(off, 0.9)), 4),
+        "bias_median": round(float(np.median(errors)), 4),
+    }
 
 
 def memory_line(readings: Iterable[Reading]) -> Line:

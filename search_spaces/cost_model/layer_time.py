@@ -174,9 +174,7 @@ def pass_launch_s(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable
     return np.where(layouts.equals("cuda_graphs", "full_iteration"), 0, launched)
 
 
-def layer_launch_s(
-    model: ModelShape, layouts: LayoutTable, shares: RecomputedShares, pass_s: np.ndarray
-) -> np.ndarray:
+def layer_launch_s(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares, pass_s: np.ndarray) -> np.ndarray:
     """Host time to launch a micro-batch's passes through one layer, with those that recompute; a recomputed module is
     another call."""
     passes = 3 + shares.layers + shares.mlps(model) / 2 + shares.ops

@@ -335,9 +335,7 @@ def test_what_zero_3_moves_inside_a_node_is_held_up_by_no_single_link_of_it():
     layout = Layout(data_parallel=8, zero_stage=3, precision="bf16")
     meshed = Links((LinkDomain("node", 8, 120, 10.2, p2p_gb_per_s=20),), Fabric(50, 5, p2p_gb_per_s=12.5))
     switched = Links((LinkDomain("node", 8, 120, 10.2),), meshed.fabric)
-    same = [
-        _terms(SMALL, layout, replace(a100(1), given_links=links)) for links in (meshed, switched)
-    ]
+    same = [_terms(SMALL, layout, replace(a100(1), given_links=links)) for links in (meshed, switched)]
     assert same[0] == pytest.approx(same[1])
 
 
@@ -407,7 +405,11 @@ def test_communication_inside_layers_is_of_the_groups_that_communicate():
     context = replace(whole, context_parallel=2, data_parallel=4)
     terms = StepTerms.of(SMALL, a100(1), LayoutTable.of([whole, tensor, context]))
     parts = terms.parts(typical_constants())
-    assert [[name for name in ("tensor", "context", "expert") if parts[name][row] > 0] for row in range(3)] == [[], ["tensor"], ["context"]]
+    assert [[name for name in ("tensor", "context", "expert") if parts[name][row] > 0] for row in range(3)] == [
+        [],
+        ["tensor"],
+        ["context"],
+    ]
     terms = StepTerms.of(WITH_EXPERTS, a100(1), LayoutTable.of([whole, replace(whole, expert_parallel=2)]))
     parts = terms.parts(typical_constants())
     assert parts["tensor"].tolist() == parts["context"].tolist() == [0, 0]
