@@ -4,7 +4,7 @@
 
 A family, and a source, is predicted without the constants that its published steps set: each has the value that data
 sheets or other sources give it. With --ablation constants are taken out one after the other, the one of least effect
-first and those before it left out, until each that is left changes the error of a family by a point.
+first and the fitted ones fitted again, until each that is left changes the error of a family by a point.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import published_lines
@@ -87,6 +88,14 @@ TUNED: Mapping[str, Constant] = {
     "grouped GEMMs": Constant(_in(layer_time, "GROUPED_GEMM_SLOWDOWN"), 1.11, None, "MooreThreads"),
 }
 """Constants that published steps, or a source of them, set."""
+FITTED = {
+    "GEMM share of H100": 0.57,
+    "half-rate hidden size": layer_time.HALF_RATE_HIDDEN,
+    "launches of a layer": layer_time.LAYER_LAUNCH_S,
+    "launches of experts": layer_time.EXPERT_LAYER_LAUNCH_S,
+    "collectives": posterior.PRIORS["collectives"].median,
+}
+"""Constants that are fitted again when others are taken out."""
 ABLATED: Mapping[str, Constant] = {
     **TUNED,
     "launches of a layer": Constant(_in(layer_time, "LAYER_LAUNCH_S"), 0),
@@ -115,10 +124,10 @@ def lines(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]:
     for kind in ("family", "source"):
         pooled: list[float] = []
         for name in sorted({getattr(reading, kind) for reading in readings}):
-            changed = {key: known for key, known in TUNED.items() if getattr(known, kind) == name}
-            with without(changed):
+            without = {key: known.without for key, known in TUNED.items() if getattr(known, kind) == name}
+            with changed(without):
                 found = errors_of(reading for reading in readings if getattr(reading, kind) == name)
-                yield {"left_out": name, "constants": ", ".join(changed), **error_line(found)}
+                yield {"left_out": name, "constants": ", ".join(without), **error_line(found)}
                 if kind == "family" and papers is not None:
                     yield from paper_lines(papers, name)
             pooled += found
@@ -126,11 +135,11 @@ def lines(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]:
 
 
 @contextmanager
-def without(constants: Mapping[str, Constant]) -> Iterator[None]:
-    """The time model without these."""
+def changed(values: Mapping[str, Any]) -> Iterator[None]:
+    """The time model with these values of constants."""
     with ExitStack() as changes:
-        for known in constants.values():
-            changes.enter_context(known.set_to(known.without))
+        for name, value in values.items():
+            changes.enter_context(ABLATED[name].set_to(value))
         yield
 
 
@@ -145,25 +154,41 @@ def paper_lines(papers: Path, family: str) -> Iterator[Line]:
 def ablation(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]:
     """A line for each constant, in the order in which they are taken out, with the largest change of a family's median
     error in points."""
-    gone: dict[str, Constant] = {}
+    gone: dict[str, Any] = {}
     before = _by_family(readings, papers, {})
-    while left := {name: known for name, known in ABLATED.items() if name not in gone}:
+    while True:
+        fitted = {name: value for name, value in _fitted(readings, gone).items() if gone}
         worse: dict[str, tuple[float, str]] = {}
-        for name, known in left.items():
-            after = _by_family(readings, papers, gone | {name: known})
-            worse[name] = max((after[family] - error, family) for family, error in before.items())
-        name, (points, family) = min(worse.items(), key=lambda item: item[1])
-        if points > POINT:
-            for name, (points, family) in sorted(worse.items(), key=lambda item: item[1]):
-                yield {"stays": name, "worse": round(100 * points, 1), "family": family}
+        for name, known in ABLATED.items():
+            if name not in gone:
+                after = _by_family(readings, papers, {**fitted, **gone, name: known.without})
+                worse[name] = max((after[family] - error, family) for family, error in before.items())
+        for name, (points, family) in sorted(worse.items(), key=lambda item: item[1]):
+            goes = points <= POINT
+            yield {"goes" if goes else "stays": name, "worse": round(100 * points, 1), "family": family}
+            if goes:
+                gone[name] = ABLATED[name].without
+                break
+        else:
             return
-        gone[name] = left[name]
-        yield {"goes": name, "worse": round(100 * points, 1), "family": family}
 
 
-def _by_family(readings: Sequence[Reading], papers: Path | None, gone: Mapping[str, Constant]) -> dict[str, float]:
-    """Median error of each family, and mean error of each paper's steps."""
-    with without(gone):
+def _fitted(readings: Sequence[Reading], gone: Mapping[str, Any]) -> dict[str, float]:
+    """The fitted constants that are left, fitted again: a robust least-squares fit of the rates' logarithms."""
+    names = [name for name in FITTED if name not in gone]
+
+    def off(logs: np.ndarray) -> np.ndarray:
+        with changed({**gone, **dict(zip(names, np.exp(logs), strict=True))}):
+            return np.log1p(errors_of(readings))
+
+    start = np.log([FITTED[name] for name in names])
+    found = least_squares(off, start, loss="soft_l1", f_scale=0.1, diff_step=1e-2, xtol=1e-3, ftol=1e-3, max_nfev=5)
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+
+
+def _by_family(readings: Sequence[Reading], papers: Path | None, values: Mapping[str, Any]) -> dict[str, float]:
+    """Median error of each family, and mean error of each paper's steps, with these values of constants."""
+    with changed(values):
         families = {reading.family for reading in readings}
         found = {f: _median_error(errors_of(r for r in readings if r.family == f)) for f in families}
         if papers is not None:
