@@ -90,7 +90,7 @@ class Reading:
     @property
     def stack(self) -> str:
         """Trainer, and of Megatron-Bridge the release: the same layout differs by 1.8 between two."""
-        is_bridge = self.row["trainer"] == "megatron-bridge"
+        is_bridge = self.source == "NVIDIA-NeMo"
         return f"{self.row['trainer']} {self.row['section'][:5]}" if is_bridge else self.row["trainer"]
 
     @property
@@ -412,12 +412,8 @@ def family_lines(readings: Sequence[Reading]) -> Iterator[Line]:
     """Errors of each family by the stack that was measured, and of all of a family's, a source's, and all rows."""
     groups: dict[tuple[str, str], list[Reading]] = {}
     for reading in readings:
-        for group in (
-            (reading.family, reading.stack),
-            (reading.family, "all"),
-            ("all", reading.source),
-            ("all", "all"),
-        ):
+        of_family = (reading.family, reading.stack), (reading.family, "all")
+        for group in (*of_family, ("all", reading.source), ("all", "all")):
             groups.setdefault(group, []).append(reading)
     for (family, stack), found in sorted(groups.items()):
         if errors := errors_of(found):

@@ -70,8 +70,8 @@ class Fabric:
     nodes. `by_nodes` holds measured (nodes, GB/s) of an all-reduce over all ranks of that many nodes, per rank, with
     rising nodes; empty where not measured. `p2p_gb_per_s` is the most that one pair of ranks reaches between nodes;
     None where only the NICs bound it. `all_to_all_gb_per_s` is what each rank sends to other nodes in an all-to-all
-    over all ranks; None where the share of the `kind` is assumed. `gather_by_nodes` is `by_nodes` of an all-gather or a reduce-scatter, empty where
-    these were not measured to reach less.
+    over all ranks; None where the share of the `kind` is assumed. `gather_by_nodes` is `by_nodes` of an all-gather or
+    a reduce-scatter, empty where these were not measured to reach less.
     """
 
     nic_gb_per_s: float
