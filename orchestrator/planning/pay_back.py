@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from orchestrator.planning.plan import Plan
-from orchestrator.samplers.cost_model_posterior import LAYOUT_RESIDUAL_SHARE
-from search_spaces.cost_model.posterior import MODEL_ERROR
+from search_spaces.cost_model.posterior import LAYOUT_RESIDUAL_SHARE, MODEL_ERROR
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Speedup

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.samplers.cost_model_posterior import (
-    LAYOUT_RESIDUAL_SHARE,
-    TuningTask,
-    memory_evidence,
-    memory_posterior,
-)
+from orchestrator.samplers.cost_model_posterior import TuningTask, memory_evidence, memory_posterior
 from search_spaces.cost_model.columns import CONSTANTS
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MODEL_ERROR, StepTimePosterior, TimePrior
+from search_spaces.cost_model.posterior import (
+    LAYOUT_RESIDUAL_SHARE,
+    MODEL_ERROR,
+    StepTimePosterior,
+    TimePrior,
+)
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.groups import group_names
 from search_spaces.layouts.layout import Layout
@@ -149,7 +149,7 @@ class ScalingPosterior:
 
     def _measured_terms(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Masks of terms that some trial measures: inside nodes, and over the fabric."""
-        is_felt = _shares(terms, self._time.constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
+        is_felt = terms.sensitivity(self._time.constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
         between = self._between_nodes(table) > 0
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
 
@@ -161,16 +161,6 @@ class ScalingPosterior:
             leaves = leaves_domain(layouts, name, self._task.cluster)
             between[:, [CONSTANTS.index(term) for term in terms]] += leaves[:, None]
         return np.minimum(between, 1)
-
-
-def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
-    """Share of each term in a step, of shape (layouts, len(CONSTANTS)): the relative saving from a smaller constant."""
-    less = np.tile(constants, (len(CONSTANTS), 1))
-    np.fill_diagonal(less, (1 - _DECREASE) * constants)
-    return (1 - terms.seconds(less) / terms.seconds(constants)).T / _DECREASE
-
-
-_DECREASE = 0.1
 
 
 def _sample(rows: list[Observation], rng: np.random.Generator) -> list[Observation]:

@@ -73,9 +73,11 @@ def _routed_share(model: ModelShape) -> float:
 
 
 def _narrow_slowdown(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
-    """Slowdown of GEMMs by the model's width and by the trainer. None on a CPU: products as narrow as 128 reach the
-    rate of large ones there (`parlay calibrate` shows it)."""
-    loss = 1 + HALF_RATE_HIDDEN / model.hidden_size * machine.is_gpu
+    """Slowdown of GEMMs by the model's width and by the trainer. No width is slow where the model's own were measured,
+    nor on a CPU: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it)."""
+    measured = [CHOICES["precision"].index(precision) for precision in machine.measured_precisions]
+    is_slow = machine.is_gpu & ~np.isin(layouts["precision"], measured)
+    loss = 1 + is_slow * HALF_RATE_HIDDEN / model.hidden_size
     return loss * engine_column(layouts, lambda engine: engine.gemm_slowdown)
 
 

@@ -20,6 +20,7 @@ class MachineSpeed:
     links: Links
     gpus_per_node: int
     gemm_flops: tuple[tuple[str, float], ...]
+    measured_precisions: tuple[str, ...]
     memory_bytes_per_s: float
     host_bytes_per_s: float
 
@@ -32,6 +33,7 @@ class MachineSpeed:
             cluster.links_of_job(num_nodes) or _host_links(cluster.gpus_per_node),
             cluster.gpus_per_node,
             _gemm_flops(a, measured),
+            tuple(precision for precision, _ in measured.matmul_tflops),
             (measured.memory_gb_per_s or a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
             (measured.host_gb_per_s or a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
         )

@@ -91,6 +91,21 @@ class TimePrior:
         """The median of each, in the order of CONSTANTS."""
         return np.exp(self.means)
 
+    def log_deviation(self, terms: StepTerms) -> np.ndarray:
+        """Standard deviation of the logarithm of each layout's step time, the model's residual included; to first order
+        in the constants."""
+        shares = terms.sensitivity(self.constants)
+        return np.sqrt(np.einsum("ij,jk,ik->i", shares, self.covariance, shares) + MODEL_ERROR**2)
+
+    def probability_faster(self, terms: StepTerms, than: int = 0) -> np.ndarray:
+        """Probability that each layout is faster than that of row `than`, to first order in the constants."""
+        logs, shares = np.log(terms.seconds(self.constants)), terms.sensitivity(self.constants)
+        apart = shares - shares[than]
+        own = np.where(np.arange(len(terms)) == than, 0, 2 * (LAYOUT_RESIDUAL_SHARE * MODEL_ERROR) ** 2)
+        deviation = np.sqrt(np.einsum("ij,jk,ik->i", apart, self.covariance, apart) + own)
+        ahead = logs[than] - logs
+        return np.array([_normal(step) for step in (ahead / np.maximum(deviation, 1e-9)).tolist()])
+
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Samples of the logarithms, of shape (count, len(CONSTANTS))."""
         return self.means + rng.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
@@ -108,6 +123,8 @@ class TimePrior:
 
 MODEL_ERROR = 0.12
 """Residual error of the model with the best constants: the standard deviation of the logarithm."""
+LAYOUT_RESIDUAL_SHARE = 0.7
+"""Share of the residual that is a layout's own, not shared with its neighbours."""
 _DEGREES_OF_FREEDOM = 4
 _DRAWS = 2000
 _MIN_EFFECTIVE_SHARE = 0.1
@@ -199,6 +216,11 @@ class StepTimePosterior:
 
     def _log_likelihood(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
         return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
+
+
+def _normal(step: float) -> float:
+    """Distribution function of a standard normal variable."""
+    return 0.5 * math.erfc(-step / math.sqrt(2))
 
 
 def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
