@@ -9,7 +9,8 @@ first and the fitted ones fitted again, until each that is left changes the erro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +90,6 @@ TUNED: Mapping[str, Constant] = {
 }
 """Constants that published steps, or a source of them, set."""
 FITTED = {
-    "GEMM share of H100": 0.57,
     "half-rate hidden size": layer_time.HALF_RATE_HIDDEN,
     "launches of a layer": layer_time.LAYER_LAUNCH_S,
     "launches of experts": layer_time.EXPERT_LAYER_LAUNCH_S,
@@ -97,7 +97,7 @@ FITTED = {
 }
 """Constants that are fitted again when others are taken out."""
 ABLATED: Mapping[str, Constant] = {
-    **TUNED,
+    **{name: known for name, known in TUNED.items() if "share" not in name},
     "launches of a layer": Constant(_in(layer_time, "LAYER_LAUNCH_S"), 0),
     "launches of experts": Constant(_in(layer_time, "EXPERT_LAYER_LAUNCH_S"), 0),
     "host calls": Constant(_in(layer_time, "HOST_CALL_S"), 0),
@@ -116,7 +116,8 @@ def main() -> None:
     arguments = arguments_of(__doc__, "tables+", papers="", ablation=False)
     readings = readings_in(arguments.tables)
     papers = Path(arguments.papers) if arguments.papers else None
-    show(ablation(readings, papers) if arguments.ablation else lines(readings, papers), arguments.json)
+    found = ablation(_thinned(readings), papers) if arguments.ablation else lines(readings, papers)
+    show(found, arguments.json)
 
 
 def lines(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]:
@@ -157,7 +158,7 @@ def ablation(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]
     gone: dict[str, Any] = {}
     before = _by_family(readings, papers, {})
     while True:
-        fitted = {name: value for name, value in _fitted(readings, gone).items() if gone}
+        fitted = _fitted(readings, papers, gone) if gone else {}
         worse: dict[str, tuple[float, str]] = {}
         for name, known in ABLATED.items():
             if name not in gone:
@@ -173,13 +174,25 @@ def ablation(readings: Sequence[Reading], papers: Path | None) -> Iterator[Line]
             return
 
 
-def _fitted(readings: Sequence[Reading], gone: Mapping[str, Any]) -> dict[str, float]:
+def _thinned(readings: Sequence[Reading]) -> list[Reading]:
+    """The rows that count, of a family with many of them every third."""
+    by_family: dict[str, list[Reading]] = defaultdict(list)
+    for reading in readings:
+        if reading.counts:
+            by_family[reading.family].append(reading)
+    return [reading for found in by_family.values() for reading in found[:: 3 if len(found) > _MANY else 1]]
+
+
+_MANY = 150
+
+
+def _fitted(readings: Sequence[Reading], papers: Path | None, gone: Mapping[str, Any]) -> dict[str, float]:
     """The fitted constants that are left, fitted again: a robust least-squares fit of the rates' logarithms."""
     names = [name for name in FITTED if name not in gone]
 
     def off(logs: np.ndarray) -> np.ndarray:
         with changed({**gone, **dict(zip(names, np.exp(logs), strict=True))}):
-            return np.log1p(errors_of(readings))
+            return np.log1p(errors_of(readings) + [-error for _, error in _paper_errors(papers)])
 
     start = np.log([FITTED[name] for name in names])
     found = least_squares(off, start, loss="soft_l1", f_scale=0.1, diff_step=1e-2, xtol=1e-3, ftol=1e-3, max_nfev=5)
@@ -187,17 +200,21 @@ def _fitted(readings: Sequence[Reading], gone: Mapping[str, Any]) -> dict[str, f
 
 
 def _by_family(readings: Sequence[Reading], papers: Path | None, values: Mapping[str, Any]) -> dict[str, float]:
-    """Median error of each family, and mean error of each paper's steps, with these values of constants."""
+    """Median error of each family, and of each paper's steps, with these values of constants."""
     with changed(values):
         families = {reading.family for reading in readings}
-        found = {f: _median_error(errors_of(r for r in readings if r.family == f)) for f in families}
-        if papers is not None:
-            found |= {line["source"]: line["error_mean"] for line in published_lines([papers]) if "summary" in line}
-        return found
+        errors = {f: errors_of(r for r in readings if r.family == f) for f in families}
+        for name, error in _paper_errors(papers):
+            errors.setdefault(name, []).append(error)
+        return {name: float(np.median(np.abs(found))) for name, found in errors.items()}
 
 
-def _median_error(errors: Iterable[float]) -> float:
-    return float(np.median(np.abs([*errors])))
+def _paper_errors(papers: Path | None) -> Iterator[tuple[str, float]]:
+    """Each paper and the relative error of each of its steps; those of ZeRO 3 are apart."""
+    for line in published_lines([papers] if papers is not None else []):
+        if "case" in line:
+            paper = line["source"].split()[0]
+            yield (f"{paper} (ZeRO-3)" if "ZeRO-3" in line["source"] else paper), line["error"]
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ class Accelerator:
 
     `memory_gib` is GiB of device memory as sold, `usable_memory_gib` the total that the driver reports, without ECC and
     its own share; `peak_flops` maps a precision, `fp8` among them, to dense FLOP/s, no sparsity. `memory_gb_per_s` is
-    the data sheet's memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix
-    product reaches, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
+    the data sheet's memory bandwidth, `gemm_share` the share of the 16-bit peak that the GEMMs of a training
+    reach, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
     """
 
     name: str
