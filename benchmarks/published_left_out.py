@@ -23,8 +23,8 @@ from scipy.optimize import least_squares
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import published_lines
 from benchmarks.published_throughput import Reading, error_line, errors_of, readings_in
-from search_spaces.cost_model import exchange_time, layer_time, posterior, step_time
-from search_spaces.cost_model.columns import CONSTANTS
+from search_spaces.cost_model import exchange_time, layer_time, step_time
+from search_spaces.cost_model.constants import PRIORS
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware import links
 from search_spaces.hardware.cluster import ACCELERATORS
@@ -49,11 +49,7 @@ def _in(module: Any, name: str) -> Callable[[Any], Any]:
 
 
 def _median(name: str) -> Callable[[Any], Any]:
-    def changed(value: float) -> Any:
-        values = posterior.PRIORS | {name: replace(posterior.PRIORS[name], median=value)}
-        return patch.object(posterior, "_TYPICAL", np.log([values[each].median for each in CONSTANTS]))
-
-    return changed
+    return lambda value: patch.dict(PRIORS, {name: replace(PRIORS[name], median=value)})
 
 
 def _engines(name: str) -> Callable[[Any], Any]:
@@ -93,7 +89,7 @@ FITTED = {
     "half-rate hidden size": layer_time.HALF_RATE_HIDDEN,
     "launches of a layer": layer_time.LAYER_LAUNCH_S,
     "launches of experts": layer_time.EXPERT_LAYER_LAUNCH_S,
-    "collectives": posterior.PRIORS["collectives"].median,
+    "collectives": PRIORS["collectives"].median,
 }
 """Constants that are fitted again when others are taken out."""
 ABLATED: Mapping[str, Constant] = {

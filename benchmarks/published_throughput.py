@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import Row, read_rows
 from orchestrator.planning.plan import UNLIKELY
-from search_spaces.cost_model.columns import Columns
+from search_spaces.cost_model.constants import Columns, typical_constants
 from search_spaces.cost_model.layer_time import attention_shares
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
+from search_spaces.cost_model.posterior import MemoryPosterior
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
@@ -251,7 +251,7 @@ _LESSER_H100 = replace(
     memory_gib=96,
     usable_memory_gib=None,
     memory_gb_per_s=2400,
-    peak_flops=(("fp8", 1825e12), ("fp16", 912e12), ("bf16", 912e12), ("fp32", 67e12)),
+    peak_flops={"fp8": 1825e12, "fp16": 912e12, "bf16": 912e12, "fp32": 67e12},
 )
 """The H100 of torchtitan's tables, with 500 of 700 W and HBM2e: its peak "is between SXM and NVL" (torchtitan,
 benchmarks/llama3_h100_202412_torchtitan.md), here half-way between 989 and 835 TFLOP/s."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
         if links.fabric is not None:
             fields["links"]["fabric"] = _fabric_fields(links.fabric)
     if measured is not None:
-        fields["measured"] = _drop_unknown(measured.to_json())
+        fields["measured"] = _drop_unknown(asdict(measured))
     return fields
 
 
@@ -196,7 +196,7 @@ def _speed(found: Measurements) -> MeasuredSpeed:
     rates = {precision: _gemm_tflops(found, precision) for precision in precisions}
     to_and_from = [rate for rate in (found.to_host_gb_per_s, found.from_host_gb_per_s) if rate is not None]
     return MeasuredSpeed(
-        tuple((precision, _rounded(tflops)) for precision, tflops in rates.items()),
+        {precision: _rounded(tflops) for precision, tflops in rates.items()},
         None if found.memory_gb_per_s is None else _rounded(found.memory_gb_per_s),
         _rounded(min(to_and_from)) if to_and_from else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from search_spaces.cost_model.columns import Key
+from search_spaces.cost_model.constants import Key
 from search_spaces.cost_model.machine_speed import MachineSpeed
 from search_spaces.cost_model.memory import element_bytes, tokens_of_rank
 from search_spaces.cost_model.recomputation import RecomputedShares

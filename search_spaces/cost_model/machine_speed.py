@@ -33,7 +33,7 @@ class MachineSpeed:
             cluster.links_of_job(num_nodes) or _host_links(cluster.gpus_per_node),
             cluster.gpus_per_node,
             _gemm_flops(a, measured),
-            tuple(precision for precision, _ in measured.matmul_tflops),
+            tuple(measured.matmul_tflops),
             (measured.memory_gb_per_s or a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
             (measured.host_gb_per_s or a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
         )

@@ -16,41 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.cost_model.columns import CONSTANTS
+from search_spaces.cost_model.constants import CONSTANTS, PRIORS, Prior, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 
-
-@dataclass(frozen=True)
-class Prior:
-    """Prior of a constant: its median, and the standard deviation of its logarithm."""
-
-    median: float
-    log_sd: float
-
-
-PRIORS = {
-    "gemm": Prior(1.0, 0.2),
-    "low_precision": Prior(1.0, 0.2),
-    "experts": Prior(1.0, 0.3),
-    "memory_traffic": Prior(1.0, 0.4),
-    "collectives": Prior(1.3, 0.4),
-    "latency": Prior(1.0, 0.7),
-    "dispatch": Prior(1.3, 0.4),
-    "fused_dispatch": Prior(1.0, 0.5),
-    "across_domains": Prior(1.0, 0.5),
-    "overlap": Prior(1.0, 0.5),
-    "launches": Prior(1.0, 0.4),
-    "sharded": Prior(1.45, 0.5),
-    # A message may wait for a slow host: a thousand times its transfer time has been observed.
-    "pipeline": Prior(1.0, 1.8),
-    "data_parallel": Prior(1.0, 0.6),
-    "offload": Prior(1.0, 0.7),
-    "step": Prior(1.0, 0.7),
-    "machine": Prior(1.0, 0.1),
-}
-"""Priors of the constants. Those of choices are wide: what a dispatcher, experts across link domains, overlap, natural
-routing or low precision cost differs between machines and releases more than the model knows."""
-_TYPICAL = np.log([PRIORS[name].median for name in CONSTANTS])
 UNKNOWN_SPEED = 2.0
 """Uncertainty of a machine without a data sheet: the standard deviation of `machine`'s logarithm."""
 _MIN_UNKNOWN_SD = 1.5
@@ -58,11 +26,6 @@ _MIN_UNKNOWN_SD = 1.5
 _COMPUTE = {"gemm", "low_precision", "experts", "memory_traffic", "offload", "step"}
 _TRANSFER_WIDENING = 0.5
 """Share of a constant's prior uncertainty that remains after trials of another model or batch."""
-
-
-def typical_constants() -> np.ndarray:
-    """Prior medians of the constants, in the order of CONSTANTS."""
-    return np.exp(_TYPICAL)
 
 
 @dataclass(frozen=True)
@@ -80,7 +43,7 @@ class TimePrior:
         if not speed_is_known:
             guessed = {name: max(sd, _MIN_UNKNOWN_SD) for name, sd in deviations.items() if name not in _COMPUTE}
             deviations |= {**guessed, "machine": UNKNOWN_SPEED}
-        return cls(_TYPICAL, np.diag(np.square([*deviations.values()])))
+        return cls(np.log(typical_constants()), np.diag(np.square([*deviations.values()])))
 
     @property
     def deviations(self) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from search_spaces.cost_model.columns import Columns
+from search_spaces.cost_model.constants import Columns, product_of
 from search_spaces.cost_model.exchange_time import EXPOSED, context_exchange, expert_exchange, tensor_exchange
 from search_spaces.cost_model.layer_time import (
     head_compute,
@@ -141,8 +141,8 @@ class StepTerms:
 
     def _beside_device(self, constants: np.ndarray) -> Iterable[np.ndarray]:
         """Seconds of a micro-batch on the host and on ZeRO 3's network."""
-        beside = {("launches",): self.host_s, ("sharded",): self.sharded_s}
-        return (Columns({("", names): seconds}).seconds(constants) for names, seconds in beside.items())
+        beside = {"launches": self.host_s, "sharded": self.sharded_s}
+        return (product_of([name], constants)[..., None] * seconds for name, seconds in beside.items())
 
 
 _DECREASE = 0.1

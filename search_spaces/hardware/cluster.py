@@ -25,7 +25,7 @@ class Accelerator:
 
     name: str
     memory_gib: float | None
-    peak_flops: tuple[tuple[str, float], ...]
+    peak_flops: Mapping[str, float] = field(hash=False)
     lacks_bf16: bool = False
     usable_memory_gib: float | None = None
     memory_gb_per_s: float | None = None
@@ -33,7 +33,7 @@ class Accelerator:
     host_gb_per_s: float | None = None
 
     def peak_flops_for(self, precision: str) -> float | None:
-        return dict(self.peak_flops).get(precision)
+        return self.peak_flops.get(precision)
 
 
 HOPPER = ("h100", "h200", "gh200")
@@ -52,7 +52,7 @@ _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
 _V100 = Accelerator(
     "v100-32gb",
     memory_gib=32,
-    peak_flops=(("fp16", 125e12), ("fp32", 15.7e12)),
+    peak_flops={"fp16": 125e12, "fp32": 15.7e12},
     lacks_bf16=True,
     usable_memory_gib=31.74,
     memory_gb_per_s=900,
@@ -62,7 +62,7 @@ _V100 = Accelerator(
 _A100 = Accelerator(
     "a100-80gb",
     memory_gib=80,
-    peak_flops=(("fp16", 312e12), ("bf16", 312e12), ("fp32", 19.5e12)),
+    peak_flops={"fp16": 312e12, "bf16": 312e12, "fp32": 19.5e12},
     usable_memory_gib=79.15,
     memory_gb_per_s=2039,
     gemm_share=0.72,
@@ -71,7 +71,7 @@ _A100 = Accelerator(
 _H100 = Accelerator(
     "h100-80gb",
     memory_gib=80,
-    peak_flops=(("fp8", 1979e12), ("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
+    peak_flops={"fp8": 1979e12, "fp16": 989e12, "bf16": 989e12, "fp32": 67e12},
     usable_memory_gib=79.15,
     memory_gb_per_s=3350,
     gemm_share=0.57,
@@ -80,7 +80,7 @@ _H100 = Accelerator(
 _B200 = Accelerator(
     "b200-180gb",
     memory_gib=180,
-    peak_flops=(("fp4", 9000e12), ("fp8", 4500e12), ("fp16", 2250e12), ("bf16", 2250e12), ("fp32", 80e12)),
+    peak_flops={"fp4": 9000e12, "fp8": 4500e12, "fp16": 2250e12, "bf16": 2250e12, "fp32": 80e12},
     usable_memory_gib=178.35,
     memory_gb_per_s=8000,
     gemm_share=0.485,
@@ -89,7 +89,7 @@ _B200 = Accelerator(
 _GB200 = Accelerator(
     "gb200-186gb",
     memory_gib=186,
-    peak_flops=(("fp4", 10_000e12), ("fp8", 5000e12), ("fp16", 2500e12), ("bf16", 2500e12), ("fp32", 80e12)),
+    peak_flops={"fp4": 10_000e12, "fp8": 5000e12, "fp16": 2500e12, "bf16": 2500e12, "fp32": 80e12},
     usable_memory_gib=184.31,
     memory_gb_per_s=8000,
     gemm_share=0.52,
@@ -98,7 +98,7 @@ _GB200 = Accelerator(
 _MI300X = Accelerator(
     "mi300x-192gb",
     memory_gib=192,
-    peak_flops=(("fp8", 2614.9e12), ("fp16", 1307.4e12), ("bf16", 1307.4e12), ("fp32", 163.4e12)),
+    peak_flops={"fp8": 2614.9e12, "fp16": 1307.4e12, "bf16": 1307.4e12, "fp32": 163.4e12},
     usable_memory_gib=191.98,
     memory_gb_per_s=5300,
     gemm_share=0.42,
@@ -107,7 +107,7 @@ _MI300X = Accelerator(
 _MI355X = Accelerator(
     "mi355x-288gb",
     memory_gib=288,
-    peak_flops=(("fp4", 10_066e12), ("fp8", 5033e12), ("fp16", 2516.6e12), ("bf16", 2516.6e12), ("fp32", 157.3e12)),
+    peak_flops={"fp4": 10_066e12, "fp8": 5033e12, "fp16": 2516.6e12, "bf16": 2516.6e12, "fp32": 157.3e12},
     usable_memory_gib=287.98,
     memory_gb_per_s=8000,
     gemm_share=0.51,
@@ -127,7 +127,7 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator(
             "t4-16gb",
             memory_gib=16,
-            peak_flops=(("fp16", 65e12), ("fp32", 8.1e12)),
+            peak_flops={"fp16": 65e12, "fp32": 8.1e12},
             lacks_bf16=True,
             usable_memory_gib=14.74,
             memory_gb_per_s=320,
@@ -137,7 +137,7 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator(
             "a40-48gb",
             memory_gib=48,
-            peak_flops=(("fp16", 149.7e12), ("bf16", 149.7e12), ("fp32", 37.4e12)),
+            peak_flops={"fp16": 149.7e12, "bf16": 149.7e12, "fp32": 37.4e12},
             usable_memory_gib=44.35,
             memory_gb_per_s=696,
             gemm_share=0.67,
@@ -161,7 +161,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             _B200,
             name="b300-288gb",
             memory_gib=288,
-            peak_flops=(("fp4", 13_500e12), *_B200.peak_flops[1:]),
+            peak_flops={**_B200.peak_flops, "fp4": 13_500e12},
             usable_memory_gib=267.69,
             gemm_share=0.485,
         ),
@@ -170,14 +170,14 @@ ACCELERATORS: dict[str, Accelerator] = {
             _GB200,
             name="gb300-288gb",
             memory_gib=288,
-            peak_flops=(("fp4", 15_000e12), *_GB200.peak_flops[1:]),
+            peak_flops={**_GB200.peak_flops, "fp4": 15_000e12},
             usable_memory_gib=276.50,
             gemm_share=None,
         ),
         Accelerator(
             "mi250x-gcd-64gb",
             memory_gib=64,
-            peak_flops=(("fp16", 191.5e12), ("bf16", 191.5e12), ("fp32", 23.9e12)),
+            peak_flops={"fp16": 191.5e12, "bf16": 191.5e12, "fp32": 23.9e12},
             usable_memory_gib=63.98,
             memory_gb_per_s=1638,
             gemm_share=0.63,
@@ -195,14 +195,11 @@ ACCELERATORS: dict[str, Accelerator] = {
         replace(
             _MI355X,
             name="mi350x-288gb",
-            peak_flops=(
-                *(("fp4", 9228e12), ("fp8", 4614e12), ("fp16", 2306.9e12), ("bf16", 2306.9e12)),
-                ("fp32", 144.2e12),
-            ),
+            peak_flops={"fp4": 9228e12, "fp8": 4614e12, "fp16": 2306.9e12, "bf16": 2306.9e12, "fp32": 144.2e12},
             gemm_share=None,
         ),
         _MI355X,
-        Accelerator("cpu", memory_gib=None, peak_flops=()),
+        Accelerator("cpu", memory_gib=None, peak_flops={}),
     )
 }
 
@@ -211,34 +208,26 @@ ACCELERATORS: dict[str, Accelerator] = {
 class MeasuredSpeed:
     """Speed that each rank reached while all of them ran at once; None: not measured.
 
-    `matmul_tflops` maps a precision to the TFLOP/s (1e12) of large matrix products, `memory_gb_per_s` is the traffic of
+    `matmul_tflops` maps a precision to the TFLOP/s (1e12) of a training's GEMMs, `memory_gb_per_s` is the traffic of
     a large copy, reads and writes, `host_gb_per_s` the link to host memory in its slower direction, in GB/s (1e9
     bytes). InputError for a value that is not positive.
     """
 
-    matmul_tflops: tuple[tuple[str, float], ...] = ()
+    matmul_tflops: Mapping[str, float] = field(default_factory=dict)
     memory_gb_per_s: float | None = None
     host_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        for precision, tflops in self.matmul_tflops:
+        for precision, tflops in self.matmul_tflops.items():
             _require_positive(f"matmul_tflops.{precision}", tflops, "TFLOP/s")
         for name in ("memory_gb_per_s", "host_gb_per_s"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name), "GB/s")
 
     def matmul_flops(self, precision: str) -> float | None:
-        """FLOP/s of large products; None where this precision was not measured."""
-        tflops = dict(self.matmul_tflops).get(precision)
+        """FLOP/s of GEMMs; None where this precision was not measured."""
+        tflops = self.matmul_tflops.get(precision)
         return None if tflops is None else tflops * 1e12
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
-        return asdict(self) | {"matmul_tflops": dict(self.matmul_tflops)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MeasuredSpeed:
-        return decode(cls, _with_pairs(data, "matmul_tflops"))
 
 
 @dataclass(frozen=True)
@@ -306,24 +295,14 @@ class Cluster:
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
         data = asdict(self)
-        data["accelerator"]["peak_flops"] = dict(self.accelerator.peak_flops)
-        data["links"] = data.pop("given_links")
-        data["measured"] = None if self.measured is None else self.measured.to_json()
-        return data
+        return {"links": data.pop("given_links"), **data}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
         """The inverse of `to_json`. ValueError for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"a cluster is {data!r:.80}, not an object")
-        given = {("given_links" if name == "links" else name): _with_pairs(v, "peak_flops") for name, v in data.items()}
-        return decode(cls, given)
-
-
-def _with_pairs(data: Any, name: str) -> Any:
-    """The object with a list of pairs in place of this mapping."""
-    pairs = data.get(name) if isinstance(data, Mapping) else None
-    return {**data, name: [*pairs.items()]} if isinstance(pairs, Mapping) else data
+        return decode(cls, {("given_links" if name == "links" else name): value for name, value in data.items()})
 
 
 def _require_positive(key: str, value: float, unit: str) -> None:

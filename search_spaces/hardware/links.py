@@ -55,11 +55,8 @@ class LinkDomain:
 
     def __post_init__(self) -> None:
         _require_count("num_ranks", self.num_ranks, at_least=2)
-        _require_positive("bus_gb_per_s", self.bus_gb_per_s)
+        _require_rates(self, "bus_gb_per_s", "p2p_gb_per_s", "gather_gb_per_s")
         _require_latency(self.latency_us)
-        for name in ("p2p_gb_per_s", "gather_gb_per_s"):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,9 @@ class Fabric:
     all_to_all_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive("nic_gb_per_s", self.nic_gb_per_s)
+        _require_rates(self, "nic_gb_per_s", "p2p_gb_per_s", "all_to_all_gb_per_s")
         _require_latency(self.latency_us)
-        for name in ("p2p_gb_per_s", "all_to_all_gb_per_s"):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
-        if self.kind not in FABRIC_KINDS:
-            rule = "one of " + ", ".join(FABRIC_KINDS)
-            raise InputError.of("links", f"kind is {self.kind!r:.80}", key="kind", value=self.kind, rule=rule)
+        _require("kind", self.kind, self.kind in FABRIC_KINDS, "one of " + ", ".join(FABRIC_KINDS))
         for name in ("by_nodes", "gather_by_nodes"):
             _require_rising(name, getattr(self, name))
 
@@ -243,30 +235,26 @@ def _blocks_of(num_ranks: int, stride: int, block: int) -> int:
 def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:
     for index, (nodes, bandwidth) in enumerate(curve):
         _require_count(f"{name}[{index}]", nodes, at_least=2)
-        _require_positive(f"{name}[{index}]", bandwidth)
+        _require(f"{name}[{index}]", bandwidth, 0 < bandwidth < math.inf, "GB/s, more than 0")
     counts = [nodes for nodes, _ in curve]
-    if sorted(set(counts)) != counts:
-        raise InputError.of(
-            "links",
-            f"has the numbers of nodes {', '.join(map(str, counts))}",
-            key=name,
-            value=counts,
-            rule="each number of nodes once, in rising order",
-        )
+    _require(name, counts, sorted(set(counts)) == counts, "each number of nodes once, in rising order")
 
 
 def _require_count(key: str, value: Any, at_least: int) -> None:
-    if type(value) is not int or value < at_least:
-        rule = f"a whole number from {at_least}"
-        raise InputError.of("links", f"{key} is {value!r}", key=key, value=value, rule=rule)
+    _require(key, value, type(value) is int and value >= at_least, f"a whole number from {at_least}")
 
 
-def _require_positive(key: str, value: Any) -> None:
-    if not 0 < value < math.inf:
-        raise InputError.of("links", f"{key} is {value!r}", key=key, value=value, rule="GB/s, more than 0")
+def _require_rates(of: Any, *names: str) -> None:
+    """InputError for a bandwidth that is given and not positive."""
+    for name in names:
+        value = getattr(of, name)
+        _require(name, value, value is None or 0 < value < math.inf, "GB/s, more than 0")
 
 
 def _require_latency(value: Any) -> None:
-    if not 0 <= value < math.inf:
-        rule = "microseconds, at least 0"
-        raise InputError.of("links", f"latency_us is {value!r}", key="latency_us", value=value, rule=rule)
+    _require("latency_us", value, 0 <= value < math.inf, "microseconds, at least 0")
+
+
+def _require(key: str, value: Any, is_valid: bool, rule: str) -> None:
+    if not is_valid:
+        raise InputError.of("links", f"{key} is {value!r:.80}", key=key, value=value, rule=rule)

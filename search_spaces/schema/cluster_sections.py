@@ -104,7 +104,7 @@ class LinksSection(Section):
 
 
 class MatmulSection(Section):
-    """TFLOP/s (1e12) of large matrix products, by precision."""
+    """TFLOP/s (1e12) of a training's GEMMs, by precision."""
 
     fp32: float | None = Field(default=None, gt=0, description="fp32 products, without TF32.")
     bf16: float | None = Field(default=None, gt=0, description="bf16 products.")
@@ -114,7 +114,7 @@ class MatmulSection(Section):
 class MeasuredSection(Section):
     """Speed that each rank reached while all of them ran at once; `parlay calibrate` writes it (docs/calibrate.md)."""
 
-    matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="Large matrix products.")
+    matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="GEMMs of a training.")
     memory_gb_per_s: float | None = Field(
         default=None, gt=0, description="Memory traffic of a large copy, reads and writes."
     )
@@ -124,7 +124,7 @@ class MeasuredSection(Section):
 
     def measured(self) -> MeasuredSpeed:
         products = self.matmul_tflops.model_dump(exclude_none=True)
-        return MeasuredSpeed(tuple(products.items()), self.memory_gb_per_s, self.host_gb_per_s)
+        return MeasuredSpeed(products, self.memory_gb_per_s, self.host_gb_per_s)
 
 
 _MAX_GPUS = 1_000_000

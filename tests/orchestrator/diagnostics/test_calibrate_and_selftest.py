@@ -229,7 +229,7 @@ def test_a_node_of_one_rank_has_no_domain_and_one_rank_alone_no_links():
 
 def test_gemms_are_rated_by_the_models_own_products_or_the_squares_and_the_host_by_its_slower_direction():
     speed = calibrated_cluster(NODES, measured(NODES, BUS, SMALL_US)).measured
-    assert speed == MeasuredSpeed((("fp32", 15.0), ("bf16", 251.0)), 1702.0, 22.5)
+    assert speed == MeasuredSpeed({"fp32": 15.0, "bf16": 251.0}, 1702.0, 22.5)
 
 
 RACKS = Links((LinkDomain("node", 4, 999, 9), LinkDomain("rack", 16, 999, 9)), Fabric(50, 5, p2p_gb_per_s=12))

@@ -10,8 +10,7 @@ import pytest
 
 from orchestrator.planning.forecast import ForecastReport, Scaling, forecast
 from orchestrator.planning.forecast_inputs import input_from_table
-from search_spaces.cost_model.columns import CONSTANTS
-from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.constants import CONSTANTS, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster

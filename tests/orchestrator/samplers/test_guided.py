@@ -14,9 +14,8 @@ from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.cost_model_posterior import CostModelPredictor, TuningTask
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.guided import MANY_TRIALS, GuidedSampler
+from search_spaces.cost_model.constants import CONSTANTS, typical_constants
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.columns import CONSTANTS
-from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search_spaces.cost_model.columns import CONSTANTS
+from search_spaces.cost_model.constants import CONSTANTS
 from search_spaces.cost_model.posterior import (
     MemoryEvidence,
     MemoryPosterior,

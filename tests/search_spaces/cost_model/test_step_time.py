@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search_spaces.cost_model.columns import CONSTANTS, Columns
+from search_spaces.cost_model.constants import CONSTANTS, Columns, typical_constants
 from search_spaces.cost_model.exchange_time import EXPOSED
 from search_spaces.cost_model.layer_time import (
     EXPERT_LAYER_LAUNCH_S,
@@ -18,7 +18,6 @@ from search_spaces.cost_model.layer_time import (
     LAYER_LAUNCH_S,
     attention_shares,
 )
-from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -363,7 +362,7 @@ def test_torchtitan_is_as_much_faster_compiled_as_published(compiled, tokens_per
         engine="torchtitan",
         torch_compile=compiled,
     )
-    accelerator = replace(ACCELERATORS["h100-80gb"], memory_gb_per_s=2400, peak_flops=(("fp16", 912e12),))
+    accelerator = replace(ACCELERATORS["h100-80gb"], memory_gb_per_s=2400, peak_flops={"fp16": 912e12})
     found = 2 * 8192 / seconds(model, layout, Cluster(accelerator, 8, 1))
     assert found == pytest.approx(tokens_per_s, rel=0.15)
 
@@ -431,7 +430,7 @@ def test_a_narrow_model_is_slow_on_an_accelerator_and_not_on_a_cpu():
 def test_what_was_measured_takes_the_place_of_the_data_sheet():
     cluster, (model, layout) = a100(1), GPT_22B
     # Measured GEMMs are the model's own, whose width costs nothing more.
-    reached = MeasuredSpeed((("fp16", 0.72 * 312 / 2),), memory_gb_per_s=2039 / 4)
+    reached = MeasuredSpeed({"fp16": 0.72 * 312 / 2}, memory_gb_per_s=2039 / 4)
     narrow = 1 + HALF_RATE_HIDDEN / model.hidden_size
     data_sheet, slower = (
         _terms(model, layout.canonical(), each) for each in (cluster, replace(cluster, measured=reached))
@@ -445,12 +444,12 @@ def test_a_precision_that_was_not_measured_keeps_its_data_sheet_and_on_a_cpu_goe
     def matmul(cluster: Cluster, precision: str) -> float:
         return _terms(gpt(2, 512, 8), Layout(precision=precision), cluster)["gemm"]
 
-    fp32_alone = MeasuredSpeed((("fp32", 0.02),))
+    fp32_alone = MeasuredSpeed({"fp32": 0.02})
     known = replace(a100(1), measured=fp32_alone)
     assert matmul(known, "bf16") == matmul(a100(1), "bf16")
     assert matmul(known, "fp32") > 100 * matmul(a100(1), "fp32")
     host = Cluster(ACCELERATORS["cpu"], 4, 1, measured=fp32_alone)
-    slower = Cluster(ACCELERATORS["cpu"], 4, 1, measured=MeasuredSpeed((("fp32", 0.01),)))
+    slower = Cluster(ACCELERATORS["cpu"], 4, 1, measured=MeasuredSpeed({"fp32": 0.01}))
     assert matmul(host, "bf16") == matmul(host, "fp32") == pytest.approx(matmul(slower, "fp32") / 2)
 
 

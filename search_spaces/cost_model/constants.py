@@ -1,4 +1,5 @@
-"""Columns: seconds of many layouts by the constants that multiply them. Pure; numpy."""
+"""Constants of the time model, each a factor on the speed of data sheets, and seconds of many layouts by the constants
+that multiply them. Pure; numpy."""
 
 from __future__ import annotations
 
@@ -8,18 +9,49 @@ from dataclasses import dataclass
 
 import numpy as np
 
+
+@dataclass(frozen=True)
+class Prior:
+    """Prior of a constant: its median, and the standard deviation of its logarithm."""
+
+    median: float
+    log_sd: float
+
+
+PRIORS = {
+    "gemm": Prior(1.0, 0.2),
+    "low_precision": Prior(1.0, 0.2),
+    "experts": Prior(1.0, 0.3),
+    "memory_traffic": Prior(1.0, 0.4),
+    "collectives": Prior(1.3, 0.4),
+    "latency": Prior(1.0, 0.7),
+    "dispatch": Prior(1.3, 0.4),
+    "fused_dispatch": Prior(1.0, 0.5),
+    "across_domains": Prior(1.0, 0.5),
+    "overlap": Prior(1.0, 0.5),
+    "launches": Prior(1.0, 0.4),
+    "sharded": Prior(1.45, 0.5),
+    # A message may wait for a slow host: a thousand times its transfer time has been observed.
+    "pipeline": Prior(1.0, 1.8),
+    "data_parallel": Prior(1.0, 0.6),
+    "offload": Prior(1.0, 0.7),
+    "step": Prior(1.0, 0.7),
+    "machine": Prior(1.0, 0.1),
+}
+"""`low_precision`, `experts`, `fused_dispatch`, `across_domains` and `overlap` are of choices, and wide: what they cost
+differs between machines and releases more than the model knows, and a trial of one moves all layouts that have it.
+`machine` multiplies everything."""
+CONSTANTS = tuple(PRIORS)
+_INDEX = {name: index for index, name in enumerate(CONSTANTS)}
+
+
+def typical_constants() -> np.ndarray:
+    """Prior medians of the constants, in the order of CONSTANTS."""
+    return np.array([PRIORS[name].median for name in CONSTANTS])
+
+
 Key = tuple[str, tuple[str, ...]]
 """Part of a step, and the constants whose product multiplies the seconds."""
-
-CONSTANTS = (
-    *("gemm", "low_precision", "experts", "memory_traffic", "collectives", "latency"),
-    *("dispatch", "fused_dispatch", "across_domains", "overlap"),
-    *("launches", "sharded", "pipeline", "data_parallel", "offload", "step", "machine"),
-)
-"""Constants of the time model, each a factor on the speed of data sheets. `low_precision`, `experts`, `fused_dispatch`,
-`across_domains` and `overlap` are of choices: a trial of one moves all layouts that have it. `machine` multiplies
-everything."""
-_INDEX = {name: index for index, name in enumerate(CONSTANTS)}
 
 
 @dataclass(frozen=True)
@@ -70,6 +102,10 @@ class Columns:
 
 
 def _factors(keys: Iterable[Key], constants: np.ndarray) -> np.ndarray:
-    """Products of the constants of each column, of shape (..., columns)."""
-    rows = [[_INDEX[name] for name in (*names, "machine")] for _, names in keys]
-    return np.stack([constants[..., row].prod(axis=-1) for row in rows], axis=-1)
+    return np.stack([product_of(names, constants) for _, names in keys], axis=-1)
+
+
+def product_of(names: Iterable[str], constants: np.ndarray) -> np.ndarray:
+    """Product of these constants and that of the machine, whose last dimension is in the order of CONSTANTS."""
+    product: np.ndarray = constants[..., [_INDEX[name] for name in (*names, "machine")]].prod(axis=-1)
+    return product
