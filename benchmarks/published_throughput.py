@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import Row, read_rows
 from orchestrator.planning.plan import UNLIKELY
-from search_spaces.cost_model.constants import Columns, typical_constants
+from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.layer_time import attention_shares
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior
@@ -122,8 +122,7 @@ class Training:
     def predicted(self) -> float:
         """Tokens/s and GPU with the shipped constants."""
         terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
-        repeated = Columns({("context", ("collectives",)): np.array([self.repeated_heads_s])})
-        terms = replace(terms, device=terms.device.plus(repeated))
+        terms.device.values[0, terms.device.keys.index(("context", ("collectives",)))] += self.repeated_heads_s
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
 

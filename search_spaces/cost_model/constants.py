@@ -56,53 +56,33 @@ Key = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Columns:
-    """Seconds of each layout by part and constants. A column without any seconds may be left out."""
+    """Seconds of each layout by part and constants: `values` has shape (layouts, len(keys))."""
 
-    of: Mapping[Key, np.ndarray]
+    keys: tuple[Key, ...]
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, seconds: Mapping[Key, np.ndarray]) -> Columns:
+        return cls(tuple(seconds), np.stack([*seconds.values()], axis=1))
 
     def __getitem__(self, rows: np.ndarray) -> Columns:
-        return Columns({key: seconds[rows] for key, seconds in self.of.items()})
+        return Columns(self.keys, self.values[rows])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Columns]) -> Columns:
         """The rows of all parts, in order."""
-        keys = dict.fromkeys(key for part in parts for key in part.of)
-        return cls({key: np.concatenate([part._column(key) for part in parts]) for key in keys})
-
-    def times(self, counts: np.ndarray) -> Columns:
-        return Columns({key: counts * seconds for key, seconds in self.of.items()})
-
-    def plus(self, others: Columns) -> Columns:
-        return Columns({**self.of, **{key: self._column(key) + seconds for key, seconds in others.of.items()}})
-
-    def present(self) -> Columns:
-        """The columns with seconds of any layout."""
-        return Columns({key: seconds for key, seconds in self.of.items() if seconds.any()} or self.of)
-
-    def total(self) -> np.ndarray:
-        """Seconds with every constant at 1, of shape (layouts,)."""
-        return np.sum([*self.of.values()], axis=0)
+        return cls(parts[0].keys, np.concatenate([part.values for part in parts]))
 
     def seconds(self, constants: np.ndarray) -> np.ndarray:
         """Seconds with these constants, whose last dimension is in the order of CONSTANTS."""
-        return _factors(self.of, constants) @ np.stack([*self.of.values()])
+        return np.stack([product_of(names, constants) for _, names in self.keys], axis=-1) @ self.values.T
 
     def by_part(self, constants: np.ndarray) -> dict[str, np.ndarray]:
         """Seconds of each part with these constants, of shape (len(CONSTANTS),)."""
-        found: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._any())))
-        for (part, _), factor, seconds in zip(self.of, _factors(self.of, constants), self.of.values(), strict=True):
-            found[part] = found[part] + factor * seconds
+        found: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self.values)))
+        for (part, names), seconds in zip(self.keys, self.values.T, strict=True):
+            found[part] = found[part] + product_of(names, constants) * seconds
         return found
-
-    def _any(self) -> np.ndarray:
-        return next(iter(self.of.values()))
-
-    def _column(self, key: Key) -> np.ndarray:
-        return self.of[key] if key in self.of else np.zeros(len(self._any()))
-
-
-def _factors(keys: Iterable[Key], constants: np.ndarray) -> np.ndarray:
-    return np.stack([product_of(names, constants) for _, names in keys], axis=-1)
 
 
 def product_of(names: Iterable[str], constants: np.ndarray) -> np.ndarray:

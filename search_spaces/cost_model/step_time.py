@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 
@@ -75,14 +74,14 @@ class StepTerms:
     @classmethod
     def _on(cls, model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> StepTerms:
         shares, pass_s = RecomputedShares.of(model, layouts), pass_launch_s(model, machine, layouts)
-        layer = Columns(
+        layer = (
             layer_compute(model, machine, layouts, shares)
             | tensor_exchange(model, machine, layouts, shares)
             | context_exchange(model, machine, layouts, shares)
             | expert_exchange(model, machine, layouts, shares, pass_s)
         )
-        head = Columns(head_compute(model, machine, layouts))
-        layer_s, head_s = layer.total(), head.total()
+        head = head_compute(model, machine, layouts)
+        layer_s, head_s = (np.sum([*seconds.values()], axis=0) for seconds in (layer, head))
         stages = StageTable.ends(model, layouts)
         slowest = (stages.layers * layer_s[:, None] + stages.has_head * head_s[:, None]).argmax(axis=1)
         rows = np.arange(len(layouts))
@@ -91,7 +90,7 @@ class StepTerms:
         others_s = (model.num_layers - layers) * layer_s + (1 - heads) * head_s
         launches = layers * layer_launch_s(model, layouts, shares, pass_s) + heads * head_launch_s(layouts)
         return cls(
-            layer.times(layers).plus(head.times(heads)).present(),
+            Columns.of({key: layers * seconds + heads * head.get(key, 0) for key, seconds in layer.items()}),
             launches,
             _sharded_seconds(model, machine, layouts),
             micro_batches=layouts["grad_accum_steps"].astype(float),
@@ -210,14 +209,14 @@ def _per_step_seconds(
     is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
     updated = dense / np.where(is_sharded, layouts.shards, 1) + routed / np.where(is_sharded, layouts.expert_shards, 1)
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
-    reduced = [_Reduced(dense, _shards(machine, layouts)), _Reduced(routed, table_groups(layouts, "expert_shards"))]
-    reduced_s = sum(_between_data_ranks(model, machine, layouts, each) for each in reduced)
+    reduced_s = _between_data_ranks(machine, layouts, dense, _shards(machine, layouts))
+    reduced_s = reduced_s + _between_data_ranks(machine, layouts, routed, table_groups(layouts, "expert_shards"))
     overlaps = (
         (layouts["overlap_comm"] > 0)
         | (layouts["zero_stage"] >= 2)
         | engine_column(layouts, lambda engine: engine.always_overlaps_reductions).astype(bool)
     )
-    return Columns(
+    return Columns.of(
         {
             ("pipeline", ("pipeline",)): _between_stages(model, machine, layouts),
             ("data_parallel", ("data_parallel",)): np.where(overlaps, 0, reduced_s),
@@ -226,7 +225,7 @@ def _per_step_seconds(
             ("offload", ("offload",)): is_offloaded * on_host + _copied_seconds(model, machine, layouts, device_s),
             ("optimizer", ("step",)): np.full(len(layouts), STEP_S),
         }
-    ).present()
+    )
 
 
 def _copied_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, device_s: np.ndarray) -> np.ndarray:
@@ -266,22 +265,15 @@ MESSAGE_S = 150e-6
 """Time between a stage's kernel and the next stage's: a send, a receive, and waiting for each other."""
 
 
-class _Reduced(NamedTuple):
-    """Parameters of a rank whose gradients are reduced over groups of ranks."""
-
-    parameters: np.ndarray
-    groups: RankGroups
-
-
 def _between_data_ranks(
-    model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, reduced: _Reduced
+    machine: MachineSpeed, layouts: LayoutTable, parameters: np.ndarray, groups: RankGroups
 ) -> np.ndarray:
-    """Gradient reductions and weight gathers over the data-parallel ranks, if nothing overlaps them.
+    """Gradient reductions and weight gathers of a rank's parameters over these groups, if nothing overlaps them.
 
     ZeRO 2 reduces after each micro-batch, except in a pipeline and where ranks add up whole gradients. ZeRO 3's traffic
     of a micro-batch is in `_sharded_seconds`. Replicas then add up their shards of the gradients.
     """
-    parameters, count, stride = reduced.parameters, reduced.groups.ranks, reduced.groups.stride
+    count, stride = groups.ranks, groups.stride
     zero, steps = layouts["zero_stage"], layouts["grad_accum_steps"]
     repeats = (zero >= 2) | engine_column(layouts, lambda engine: engine.reduces_every_micro_batch)
     whole = sums_whole_gradients(layouts)

@@ -127,10 +127,10 @@ def _terms(model: ModelShape, layout: Layout, cluster: Cluster | None = None) ->
 
 def _by_constants(columns: Columns) -> dict[str, float]:
     found: dict[str, float] = {}
-    for (_, constants), seconds in columns.of.items():
+    for (_, constants), seconds in zip(columns.keys, columns.values[0].tolist(), strict=True):
         name = "+".join(constants)
-        found[name] = found.get(name, 0.0) + float(seconds[0])
-    return found
+        found[name] = found.get(name, 0.0) + seconds
+    return {name: seconds for name, seconds in found.items() if seconds}
 
 
 WITH_EXPERTS = replace(SMALL, num_experts=8, experts_per_token=2)
