@@ -77,7 +77,6 @@ TUNED: Mapping[str, Constant] = {
     "collectives": Constant(_median("collectives"), 1.0, DENSE_3D),
     "GEMM slowdown of Megatron-DeepSpeed": Constant(_engines("gemm_slowdown"), 1, DENSE_3D),
     "sharded": Constant(_median("sharded"), 1.0, DENSE_FSDP),
-    "eager traffic of torchtitan": Constant(_engines("eager_traffic"), 1, DENSE_FSDP, "pytorch"),
     "launches of experts": Constant(_in(layer_time, "EXPERT_LAYER_LAUNCH_S"), 0.7e-3, EXPERTS),
     "all-to-alls over EFA": Constant(_efa(all_to_all_share=0), INFINIBAND.all_to_all_share, None, "awslabs"),
     "dispatch over EFA": Constant(_efa(dispatch_us=0), INFINIBAND.dispatch_us, None, "awslabs"),
@@ -188,7 +187,7 @@ def _fitted(readings: Sequence[Reading], papers: Path | None, gone: Mapping[str,
 
     def off(logs: np.ndarray) -> np.ndarray:
         with changed({**gone, **dict(zip(names, np.exp(logs), strict=True))}):
-            return np.log1p(errors_of(readings) + [-error for _, error in _paper_errors(papers)])
+            return np.log1p(errors_of(readings) + [1 / (1 + error) - 1 for _, error in _paper_errors(papers)])
 
     start = np.log([FITTED[name] for name in names])
     found = least_squares(off, start, loss="soft_l1", f_scale=0.1, diff_step=1e-2, xtol=1e-3, ftol=1e-3, max_nfev=5)

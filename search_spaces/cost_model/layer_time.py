@@ -140,9 +140,8 @@ def _bytes_accessed(model: ModelShape, layouts: LayoutTable, shares: RecomputedS
     expert."""
     activations = LayerActivations.of(model, layouts)
     accessed = activations.whole * (ACCESSES_PER_BYTE + shares.layers + shares.ops) + activations.rewritten
-    eager = np.where(layouts["torch_compile"] > 0, 1, engine_column(layouts, lambda engine: engine.eager_traffic))
     scaled = tokens_of_rank(model, layouts) * _scaled_bytes(model, layouts, shares)
-    return accessed * eager + scaled + sorted_bytes(model, layouts, shares)
+    return accessed + scaled + sorted_bytes(model, layouts, shares)
 
 
 def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
@@ -182,10 +181,6 @@ def layer_launch_s(model: ModelShape, layouts: LayoutTable, shares: RecomputedSh
     passes = 3 + shares.layers + shares.mlps(model) / 2 + shares.ops
     modules = np.sum([*shares.modules.values()], axis=0)
     return passes * pass_s + HOST_CALL_S * modules * (pass_s > 0)
-
-
-def head_launch_s(layouts: LayoutTable) -> np.ndarray:
-    return np.where(layouts.equals("cuda_graphs", "full_iteration"), 0, LAYER_LAUNCH_S)
 
 
 def _captures(layouts: LayoutTable, module: str) -> np.ndarray:

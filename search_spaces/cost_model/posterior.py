@@ -141,7 +141,9 @@ class StepTimePosterior:
     def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the logarithm of each layout's step time in seconds, from the constants'
         uncertainty alone."""
-        parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._chunks(terms))]
+        # Many draws of many layouts at once would take gigabytes.
+        chunks = np.array_split(np.arange(len(terms)), 1 + len(terms) // _LAYOUTS_AT_ONCE)
+        parts = [self._predict(terms.take(rows)) for rows in chunks]
         means, deviations = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(deviations)
 
@@ -149,10 +151,6 @@ class StepTimePosterior:
         logs = _log_seconds(self._draws, terms)
         mean = self.weights @ logs
         return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
-
-    def _chunks(self, terms: StepTerms) -> int:
-        """Number of chunks of layouts, since many draws of many layouts at once would take gigabytes."""
-        return 1 + len(terms) // _LAYOUTS_AT_ONCE
 
     def _reweight(self, count: int) -> None:
         """Weight the draws by the newest of the first `count` measurements."""

@@ -19,8 +19,8 @@ import numpy as np
 from search_spaces.cost_model.constants import Columns, product_of
 from search_spaces.cost_model.exchange_time import EXPOSED, context_exchange, expert_exchange, tensor_exchange
 from search_spaces.cost_model.layer_time import (
+    LAYER_LAUNCH_S,
     head_compute,
-    head_launch_s,
     layer_compute,
     layer_launch_s,
     pass_launch_s,
@@ -88,7 +88,8 @@ class StepTerms:
         layers, heads = stages.layers[rows, slowest], stages.has_head[rows, slowest]
         device_s = layers * layer_s + heads * head_s
         others_s = (model.num_layers - layers) * layer_s + (1 - heads) * head_s
-        launches = layers * layer_launch_s(model, layouts, shares, pass_s) + heads * head_launch_s(layouts)
+        is_launched = ~layouts.equals("cuda_graphs", "full_iteration")
+        launches = layers * layer_launch_s(model, layouts, shares, pass_s) + heads * LAYER_LAUNCH_S * is_launched
         return cls(
             Columns.of({key: layers * seconds + heads * head.get(key, 0) for key, seconds in layer.items()}),
             launches,
