@@ -135,7 +135,8 @@ def changed(values: Mapping[str, Any]) -> Iterator[None]:
     """The time model with these values of constants."""
     with ExitStack() as changes:
         for name, value in values.items():
-            changes.enter_context(ABLATED[name].set_to(value))
+            known = TUNED.get(name) or ABLATED[name]
+            changes.enter_context(known.set_to(value))
         yield
 
 
