@@ -75,13 +75,14 @@ class ScalingPosterior:
         terms = self._terms(table)
         seconds = [row.step_time_s or math.nan for row in ran]
         self._time = StepTimePosterior(terms, seconds, seed, task.priors.time)
+        found = self._time.summary
+        self._constants, self._log_constants = found.constants, found.draws(_DRAWS, rng)
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
         evidence = [memory_evidence(row, task.expert_skew) for row in rows if row.outcome in ("ok", "oom")]
         self._memory = memory_posterior(task, evidence)
         self._widest = max(row.layout.num_nodes for row in ran)
         self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations
         self._measured_inside, self._measured_between = self._measured_terms(table, terms)
-        self._log_constants = self._time.summary.draws(_DRAWS, rng)
         unseen_log_sd = np.where(self._measured_between, 0, self._prior_log_sd)
         self._unmeasured_log = unseen_log_sd * rng.standard_normal((_DRAWS, len(CONSTANTS)))
         self._fabric = FABRIC_LOG_SD * rng.standard_normal((_DRAWS, 1))
@@ -89,7 +90,7 @@ class ScalingPosterior:
 
     def step_time_s(self, layouts: LayoutTable) -> np.ndarray:
         """Most likely step time of each layout, seconds."""
-        return self._terms(layouts).seconds(self._time.constants)
+        return self._terms(layouts).seconds(self._constants)
 
     def fits(self, layouts: LayoutTable) -> np.ndarray:
         """Probability that each layout fits; 1 if the memory size is unknown."""
@@ -149,7 +150,7 @@ class ScalingPosterior:
 
     def _measured_terms(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Masks of terms that some trial measures: inside nodes, and over the fabric."""
-        is_felt = terms.sensitivity(self._time.constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
+        is_felt = terms.sensitivity(self._constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
         between = self._between_nodes(table) > 0
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
 

@@ -99,7 +99,7 @@ def _positions_scored(model: ModelShape, layouts: LayoutTable, shares: Recompute
     or a window hides, and recomputes the first product in its backward pass (Dao, arXiv 2307.08691).
     """
     passes = 3 + shares.layers
-    plain = (passes + shares.core_attention) * model.attention_length
+    plain = (passes + shares.modules["core_attn"]) * model.attention_length
     fused = (passes + 0.5) * model.causal_positions / model.num_layers
     return np.where(layouts.equals("attention_kernel", "math"), plain, fused)
 

@@ -86,9 +86,10 @@ def _gemm_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tupl
     """FLOP/s of GEMMs by precision: measured, else from the data sheet, else those of fp32."""
     share = accelerator.gemm_share or TYPICAL_GEMM_SHARE
     full_peak, half_peak = (accelerator.peak_flops_for(precision) for precision in ("fp32", "fp16"))
-    full = measured.matmul_flops("fp32") or (full_peak or HOST_FLOPS) * share
+    reached = {precision: 1e12 * tflops for precision, tflops in measured.matmul_tflops.items()}
+    full = reached.get("fp32") or (full_peak or HOST_FLOPS) * share
     half = full if half_peak is None else half_peak * share
-    return ("fp32", full), *((precision, measured.matmul_flops(precision) or half) for precision in ("bf16", "fp16"))
+    return ("fp32", full), *((precision, reached.get(precision, half)) for precision in ("bf16", "fp16"))
 
 
 TYPICAL_GEMM_SHARE = 0.6

@@ -119,11 +119,6 @@ class StepTimePosterior:
         return weights / weights.sum()
 
     @property
-    def constants(self) -> np.ndarray:
-        """The median of each, in the order of CONSTANTS."""
-        return np.exp([_weighted_median(column, self.weights) for column in self._draws.T])
-
-    @property
     def summary(self) -> TimePrior:
         """Normal approximation of the draws."""
         means = self.weights @ self._draws
@@ -191,11 +186,6 @@ def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
 
 def _log_student_t(off: np.ndarray) -> np.ndarray:
     return -(_DEGREES_OF_FREEDOM + 1) / 2 * np.log1p(off**2 / _DEGREES_OF_FREEDOM)
-
-
-def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    order = np.argsort(values)
-    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5)])
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class StepTerms:
     @classmethod
     def concatenate(cls, parts: Sequence[StepTerms]) -> StepTerms:
         """The layouts of all parts, in order."""
-        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
-        return cls(**{name: _joined(found) for name, found in columns.items()})
+        of_fields = ([getattr(part, f.name) for part in parts] for f in fields(cls))
+        return cls(*((Columns if isinstance(of[0], Columns) else np).concatenate(of) for of in of_fields))
 
     def __len__(self) -> int:
         return len(self.micro_batches)
@@ -146,10 +146,6 @@ class StepTerms:
 
 
 _DECREASE = 0.1
-
-
-def _joined(parts: Sequence[Columns | np.ndarray]) -> Columns | np.ndarray:
-    return Columns.concatenate(parts) if isinstance(parts[0], Columns) else np.concatenate(parts)
 
 
 def _share_of_fill(layouts: LayoutTable) -> np.ndarray:

@@ -224,11 +224,6 @@ class MeasuredSpeed:
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name), "GB/s")
 
-    def matmul_flops(self, precision: str) -> float | None:
-        """FLOP/s of GEMMs; None where this precision was not measured."""
-        tflops = self.matmul_tflops.get(precision)
-        return None if tflops is None else tflops * 1e12
-
 
 @dataclass(frozen=True)
 class Cluster:

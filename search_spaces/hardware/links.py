@@ -176,7 +176,8 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return self._pair_gb_per_s(domain, stride, gpus_per_node)
+            together = domain.bus_gb_per_s / self._groups_per_link(domain, stride, gpus_per_node)
+            return min(together, domain.p2p_gb_per_s or math.inf)
         fabric = self._fabric_for(num_ranks, stride)
         share = fabric.nic_gb_per_s * NIC_EFFICIENCY / min(stride, gpus_per_node)
         return min(share, self._inside_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
@@ -192,7 +193,9 @@ class Links:
         if domain is not None:
             return domain.latency_us
         fabric, block = self._fabric_for(num_ranks, stride), self.ranks_per_domain(gpus_per_node)
-        hops = 2 * math.ceil(math.log2(_blocks_of(num_ranks, stride, block)))
+        # A group that does not fit into one block spans at least two.
+        blocks = num_ranks if stride >= block else max(2, -(-num_ranks * stride // block))
+        hops = 2 * math.ceil(math.log2(blocks))
         inside = self.domains[-1].latency_us if self.domains and stride < block else 0.0
         return inside + hops * fabric.latency_us
 
@@ -209,11 +212,6 @@ class Links:
         inside = (d.num_ranks for d in self.domains if d.num_ranks < min(domain.num_ranks, gpus_per_node))
         return min(stride, max(inside, default=1))
 
-    def _pair_gb_per_s(self, domain: LinkDomain, stride: int, gpus_per_node: int) -> float:
-        """Bandwidth of a single pair of ranks."""
-        together = domain.bus_gb_per_s / self._groups_per_link(domain, stride, gpus_per_node)
-        return min(together, domain.p2p_gb_per_s or math.inf)
-
     def _inside_gb_per_s(self, gathers: bool = False) -> float:
         return _bus_gb_per_s(self.domains[-1], gathers) if self.domains else math.inf
 
@@ -225,11 +223,6 @@ class Links:
 
 def _bus_gb_per_s(domain: LinkDomain, gathers: bool) -> float:
     return (gathers and domain.gather_gb_per_s) or domain.bus_gb_per_s
-
-
-def _blocks_of(num_ranks: int, stride: int, block: int) -> int:
-    """Blocks of so many ranks that a group spans; at least two for one that does not fit into one."""
-    return num_ranks if stride >= block else max(2, -(-num_ranks * stride // block))
 
 
 def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:

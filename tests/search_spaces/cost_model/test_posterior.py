@@ -99,7 +99,7 @@ def test_what_was_measured_is_uncertain_no_more_and_the_same_seed_believes_the_s
     assert after.predict(TERMS_OF_ALL)[1].mean() < before.predict(TERMS_OF_ALL)[1].mean() / 2
     assert variance_of(after, "gemm") < variance_of(before, "gemm")
     one, same = (posterior_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
-    assert one.constants.tolist() == same.constants.tolist()
+    assert one.summary.means.tolist() == same.summary.means.tolist()
 
 
 def test_one_strange_measurement_among_many_moves_little():
