@@ -148,8 +148,10 @@ def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
     if (inside := _ranks_in_domain(cluster, found)) > ranks:
         known = cluster.links.fabric if cluster.links is not None else None
         reduces, gathers = _curves(found, ranks, inside)
-        curves = {"by_nodes": reduces, "gather_by_nodes": gathers}
-        return None if known is None else replace(known, **curves, all_to_all_gb_per_s=_all_to_all(found, inside))
+        if known is None:
+            return None
+        sent = _all_to_all(found, inside)
+        return replace(known, by_nodes=reduces, gather_by_nodes=gathers, all_to_all_gb_per_s=sent)
     together = ranks * _pair(found, ranks, alone=False).gb_per_s
     reduces, gathers = _curves(found, ranks, ranks)
     return Fabric(

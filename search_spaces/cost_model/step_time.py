@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ class StepTerms:
     @classmethod
     def concatenate(cls, parts: Sequence[StepTerms]) -> StepTerms:
         """The layouts of all parts, in order."""
-        of_fields = ([getattr(part, f.name) for part in parts] for f in fields(cls))
+        of_fields: list[Any] = [[getattr(part, f.name) for part in parts] for f in fields(cls)]
         return cls(*((Columns if isinstance(of[0], Columns) else np).concatenate(of) for of in of_fields))
 
     def __len__(self) -> int:

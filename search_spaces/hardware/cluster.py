@@ -243,13 +243,8 @@ class Cluster:
         for name in ("gpus_per_node", "num_nodes"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 100_000:
-                raise InputError.of(
-                    "cluster",
-                    f"{name} is {value!r}",
-                    key=f"cluster.{name}",
-                    value=value,
-                    rule="a whole number from 1 to 100000",
-                )
+                rule, key = "a whole number from 1 to 100000", f"cluster.{name}"
+                raise InputError.of("cluster", f"{name} is {value!r}", key=key, value=value, rule=rule)
         if self.given_links is not None:
             _require_fit(self.given_links, self.gpus_per_node, self.num_nodes)
 

@@ -77,8 +77,8 @@ class FabricSection(Section):
         by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
         gathers = tuple((point.num_nodes, point.gather_gb_per_s or point.bus_gb_per_s) for point in self.by_nodes)
         differ = gathers if gathers != by_nodes else ()
-        beside = {"kind": self.kind, "all_to_all_gb_per_s": self.all_to_all_gb_per_s}
-        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ, **beside)
+        bounds = self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ
+        return Fabric(*bounds, self.kind, self.all_to_all_gb_per_s)
 
 
 class LinksSection(Section):
