@@ -27,8 +27,9 @@ from typing import Any
 
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.trainer import spec_of
+from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
+from search_spaces.cost_model.posterior import MemoryPosterior
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib

@@ -21,7 +21,8 @@ def arguments_of(docstring: str | None, *paths: str, **options: Any) -> argparse
     for path in paths:
         parser.add_argument(path.rstrip("+"), type=Path, nargs="+" if path.endswith("+") else None)
     for name, default in options.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", default=default, type=type(default))
+        kind = {"action": "store_true"} if default is False else {"default": default, "type": type(default)}
+        parser.add_argument(f"--{name.replace('_', '-')}", **kind)
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.measured import linked, links_of
 from benchmarks.output import Line
-from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster

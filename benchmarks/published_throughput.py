@@ -1,19 +1,21 @@
 """Published throughputs of 2023 to 2026: how many of their layouts can be said, and the rates predicted for them.
 
-    python -m benchmarks.published_throughput throughput_2023_2026.csv [--json]
+    python -m benchmarks.published_throughput throughput_2023_2026.csv rows_2026.csv [--json]
 
-A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow. What a
-row leaves open is taken from the public recipes it was run with. Errors are those of tokens/s and GPU with the shipped
-constants, by family and by the release that was measured, and of a family's releases; families are never pooled. A row
-whose authors name a fault, or do not state its micro-batch, counts for none.
+A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow; a row
+with `model_json` and `layout_json` is said already. What a row leaves open is taken from the public recipes it was run
+with. Errors are those of tokens/s and GPU with the shipped constants, by family and by the release that was measured. A
+row whose authors name a fault, or do not state its micro-batch, counts for none.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,12 @@ import numpy as np
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import Row, read_rows
 from orchestrator.planning.plan import UNLIKELY
-from search_spaces.cost_model.attention import FLASH_2_SHARE, NEWEST_SHARE, overhead
+from search_spaces.cost_model.constants import typical_constants
+from search_spaces.cost_model.layer_time import attention_shares
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MemoryPosterior, typical_constants
-from search_spaces.cost_model.step_time import TERMS, StepTerms
-from search_spaces.hardware.cluster import ACCELERATORS, Cluster, chip_of
+from search_spaces.cost_model.posterior import MemoryPosterior
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import CHOICES, Layout
 from search_spaces.layouts.table import LayoutTable
@@ -34,13 +37,18 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.presets import MODELS, accelerator_named, preset
 from search_spaces.schema.sections import ModelSection
 from search_spaces.schema.validation import validate
+from search_spaces.schema.yaml_document import Document
 from trials.trainers.registry import ENGINE_RULES
 
 
 def main() -> None:
-    arguments = arguments_of(__doc__, "table")
-    readings = [Reading.of(row) for row in read_rows(arguments.table)]
+    arguments = arguments_of(__doc__, "tables+")
+    readings = readings_in(arguments.tables)
     show([said_line(readings), *family_lines(readings), memory_line(readings)], arguments.json)
+
+
+def readings_in(tables: Iterable[Path]) -> list[Reading]:
+    return [Reading.of(row) for table in tables for row in read_rows(table)]
 
 
 @dataclass(frozen=True)
@@ -56,19 +64,21 @@ class Reading:
         task = task_of(row)
         if task is not None:
             return cls(row, None, (task,))
-        model, values = model_of(row), layout_values(row)
+        model, values = model_of(row), json.loads(row.get("layout_json") or "null") or layout_values(row)
         reasons = [f"{axis} {word}" for axis, word in values.items() if axis in CHOICES and word not in CHOICES[axis]]
         reasons += ["no published shape of a GPT"] if model is None else []
         if model is None or reasons:
             return cls(row, None, tuple(reasons))
         layout = Layout(**values).canonical()
-        broken = tuple(problem.code for problem in engine_violations(layout, model, ENGINE_RULES))
+        # A row that is said already may stand for uneven chunks that no layout says.
+        problems = () if row.get("layout_json") else engine_violations(layout, model, ENGINE_RULES)
+        broken = tuple(problem.code for problem in problems)
         return cls(row, None if broken else Training(model, cluster_of(row), layout), broken)
 
     @property
     def family(self) -> str:
         """Kind of layout, whose errors are told apart."""
-        if int(self.row["num_experts"] or 0):
+        if int(self.row["num_experts"] or 0) or (self.training and self.training.model.num_experts):
             return "experts"
         if int(self.row["cp"]) > 1:
             return "context"
@@ -80,8 +90,19 @@ class Reading:
     @property
     def stack(self) -> str:
         """Trainer, and of Megatron-Bridge the release: the same layout differs by 1.8 between two."""
-        is_bridge = self.row["trainer"] == "megatron-bridge"
+        is_bridge = self.source == "NVIDIA-NeMo"
         return f"{self.row['trainer']} {self.row['section'][:5]}" if is_bridge else self.row["trainer"]
+
+    @property
+    def source(self) -> str:
+        """Who published it: the owner of the repository."""
+        return self.row["source"].partition("/")[0]
+
+    @property
+    def counts(self) -> bool:
+        """True if its error counts: the row says what decides the speed, as the micro-batch in a pipeline, and its
+        authors name no fault."""
+        return self.training is not None and "not stated" not in self.row["note"] and not has_named_fault(self.row)
 
     @property
     def measured(self) -> float:
@@ -100,10 +121,8 @@ class Training:
     @property
     def predicted(self) -> float:
         """Tokens/s and GPU with the shipped constants."""
-        # Sinks take longer in 16 bits.
-        model = replace(self.model, attention_sinks=False) if self.has_8_bit_attention else self.model
-        terms = StepTerms.of(model, self.cluster, LayoutTable.of([self.layout]))
-        terms.micro_batch[0, TERMS.index("tensor")] += self.repeated_heads_s
+        terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
+        terms.device.values[0, terms.device.keys.index(("context", ("collectives",)))] += self.repeated_heads_s
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
 
@@ -118,23 +137,18 @@ class Training:
         return float(MemoryPosterior(rank_memory_gib(self.cluster.accelerator, None)).fits(memory.peak)[0])
 
     @property
-    def has_8_bit_attention(self) -> bool:
-        """True where the recipe has fp8_dot_product_attention, as those of experts in a graph of all passes do
-        (NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/perf_recipes/gpt_oss/common.py and qwen/common.py)."""
-        return self.model.num_experts is not None and self.layout.cuda_graphs == "full_iteration"
-
-    @property
     def older_kernel_s(self) -> float:
         """Seconds of a step by which the row's attention kernel is slower than today's, where both are known."""
-        chip = chip_of(self.cluster.accelerator.name)
-        older, today = _SHARES.get(self.layout.engine, ({}, {}))
-        if self.layout.attention_kernel != "flash" or chip not in older:
+        shares = attention_shares(self.cluster.accelerator)
+        if self.layout.attention_kernel != "flash" or shares is None:
             return 0.0
+        flash_2, newest = shares
+        slowdown = {_COMPOSER: (1 / TRITON_SHARE_OF_FLASH_2 - 1) / flash_2, "torchtitan": 1 / flash_2 - 1 / newest}
         passes = 3.5 + (self.layout.activation_checkpointing == "full")
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         flops = 2 * tokens * self.model.scored_size * passes * self.model.causal_positions
         peak = self.cluster.accelerator.peak_flops_for("bf16") or math.inf
-        return flops * overhead(self.model) * (1 / older[chip] - 1 / today[chip]) / peak
+        return flops * slowdown.get(self.layout.engine, 0.0) / peak
 
     @property
     def repeated_heads_s(self) -> float:
@@ -162,10 +176,9 @@ _COMPOSER = "accelerate-launch"
 _FUSED_LOSS = (_COMPOSER, "megatron-lm")
 """Engines of rows whose loss is one kernel: with llm-foundry (llmfoundry/models/mpt/modeling_mpt.py, loss_fn) and
 Megatron-Bridge's recipes (src/megatron/bridge/recipes/llama/llama3.py, cross_entropy_fusion_impl)."""
-TRITON_SHARE = {"a100": 0.35, "h100": 0.2}
-"""Shares of the peak that the first FlashAttention reaches in Triton, fitted to MPT's rows."""
-_SHARES = {_COMPOSER: (TRITON_SHARE, FLASH_2_SHARE), "torchtitan": (FLASH_2_SHARE, NEWEST_SHARE)}
-"""Shares of the published kernel and of today's. MPT has the first FlashAttention (mosaicml/llm-foundry,
+TRITON_SHARE_OF_FLASH_2 = 0.53
+"""Rate of the first FlashAttention over that of the second: 25 to 40 and 50 to 73 % of A100's peak (Dao, arXiv
+2307.08691, abstract). MPT has the first, in Triton (mosaicml/llm-foundry,
 scripts/train/benchmarking/submit_benchmarks.py), torchtitan had the second until 2025."""
 
 
@@ -185,6 +198,8 @@ def task_of(row: Row) -> str | None:
 
 def model_of(row: Row) -> ModelShape | None:
     """The model's ready-made shape, else that of the row's columns; None where neither is known."""
+    if row.get("model_json"):
+        return _model_of_json(json.loads(row["model_json"]))
     name = _READY_MADE.get(row["model"].removesuffix(" (tokendrop)").lower())
     if name is not None:
         ready_made = validate(ModelSection, preset(MODELS, name)).shape()
@@ -195,6 +210,12 @@ def model_of(row: Row) -> ModelShape | None:
     switches = {field: row[field] == "1" for field in ("gated_mlp", "tied_embeddings")}
     words = {field: row[field] for field in ("position_embedding", "norm")}
     return ModelShape.from_json(sizes | switches | words)
+
+
+def _model_of_json(data: dict[str, Any]) -> ModelShape:
+    """A shape in full, or a ready-made one with what differs."""
+    ready_made = preset(MODELS, data.pop("preset")).data if "preset" in data else {}
+    return validate(ModelSection, Document({**ready_made, **data}, {}, None, Path())).shape()
 
 
 _READY_MADE = {
@@ -215,7 +236,11 @@ _SIZES = (
 def cluster_of(row: Row) -> Cluster:
     gpus, per_node, name = int(row["num_gpus"]), int(row["gpus_per_node"]), row["accelerator"]
     accelerator = _LESSER_H100 if name == "h100-96gb-500w" else accelerator_named(name.removeprefix("dgx-"))
-    return Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
+    cluster = Cluster(accelerator, min(gpus, per_node), -(-gpus // per_node))
+    if not row.get("source", "").startswith("awslabs/") or cluster.links is None or cluster.links.fabric is None:
+        return cluster
+    over_efa = replace(cluster.links.fabric, kind="efa")
+    return replace(cluster, given_links=replace(cluster.links, fabric=over_efa))
 
 
 _LESSER_H100 = replace(
@@ -223,7 +248,7 @@ _LESSER_H100 = replace(
     memory_gib=96,
     usable_memory_gib=None,
     memory_gb_per_s=2400,
-    peak_flops=(("fp8", 1825e12), ("fp16", 912e12), ("bf16", 912e12), ("fp32", 67e12)),
+    peak_flops={"fp8": 1825e12, "fp16": 912e12, "bf16": 912e12, "fp32": 67e12},
 )
 """The H100 of torchtitan's tables, with 500 of 700 W and HBM2e: its peak "is between SXM and NVL" (torchtitan,
 benchmarks/llama3_h100_202412_torchtitan.md), here half-way between 989 and 835 TFLOP/s."""
@@ -380,24 +405,31 @@ def said_line(readings: Sequence[Reading]) -> Line:
     return {"rows": len(readings), "from_start": len(from_start), "said": len(said), "reasons": dict(reasons)}
 
 
-def family_lines(readings: Iterable[Reading]) -> Iterator[Line]:
-    errors: dict[tuple[str, str], list[float]] = {}
+def family_lines(readings: Sequence[Reading]) -> Iterator[Line]:
+    """Errors of each family by the stack that was measured, and of all of a family's, a source's, and all rows."""
+    groups: dict[tuple[str, str], list[Reading]] = {}
     for reading in readings:
-        is_whole = "not stated" not in reading.row["note"]  # what decides the speed, as the micro-batch in a pipeline
-        if reading.training is not None and is_whole and not has_named_fault(reading.row):
-            error = reading.training.predicted / reading.measured - 1
-            for stack in (reading.stack, "all"):
-                errors.setdefault((reading.family, stack), []).append(error)
-    for (family, stack), found in sorted(errors.items()):
-        off = np.abs(found)
-        yield {
-            "family": family,
-            "stack": stack,
-            "count": len(found),
-            "error_median": round(float(np.median(off)), 4),
-            "error_p90": round(float(np.quantile(off, 0.9)), 4),
-            "bias_median": round(float(np.median(found)), 4),
-        }
+        of_family = (reading.family, reading.stack), (reading.family, "all")
+        for group in (*of_family, ("all", reading.source), ("all", "all")):
+            groups.setdefault(group, []).append(reading)
+    for (family, stack), found in sorted(groups.items()):
+        if errors := errors_of(found):
+            yield {"family": family, "stack": stack, **error_line(errors)}
+
+
+def errors_of(readings: Iterable[Reading]) -> list[float]:
+    """Relative errors of the predicted rates of those that count."""
+    return [found.training.predicted / found.measured - 1 for found in readings if found.counts and found.training]
+
+
+def error_line(errors: Sequence[float]) -> Line:
+    off = np.abs(errors)
+    return {
+        "count": len(errors),
+        "error_median": round(float(np.median(off)), 4),
+        "error_p90": round(float(np.quantile(off, 0.9)), 4),
+        "bias_median": round(float(np.median(errors)), 4),
+    }
 
 
 def memory_line(readings: Iterable[Reading]) -> Line:

@@ -69,7 +69,6 @@ class EngineProfile:
     `model_features` are those of `ModelShape.features` that it builds; `routings` the kinds of routing of experts that
     it runs, drawn at random for every token with `draws_balanced_routing`.
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
-    `eager_traffic` is the memory traffic of a layer over that of its compiled, or fused, kernels.
     With `fuses_gate` one kernel multiplies a gated MLP's activation, and keeps its inputs only.
     With `weighs_inside_experts` a token is weighted before an expert's last product, whose outputs are not kept then.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
@@ -86,12 +85,11 @@ class EngineProfile:
     keeps_unrotated: bool = False
     fuses_gate: bool = False
     weighs_inside_experts: bool = False
-    matmul_slowdown: float = 1
+    gemm_slowdown: float = 1
     reduced_gradient_bytes: int = 4
     is_ddp_without_zero: bool = False
     has_blocking_p2p: bool = False
     has_newest_attention: bool = False
-    eager_traffic: float = 1
     gathers_each_parameter: bool = False
     splits_p2p: bool = False
     always_overlaps_reductions: bool = False
@@ -130,10 +128,6 @@ MT_NLG_SLOWDOWN = 1.1
 """Between the 1.2 by which MT-NLG's steps with Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) exceed
 those of the same model with Megatron-LM (arXiv 2104.04473, table 1), and none, as for smaller models."""
 
-TITAN_EAGER_TRAFFIC = 2.8
-"""The ratio with which Llama 3.1 8B takes 24 us a token more on 8 and on 128 H100s if it is not compiled
-(pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md)."""
-
 PARLAY = "parlay"
 """Name of Parlay's own trainer."""
 
@@ -165,7 +159,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),
-            eager_traffic=TITAN_EAGER_TRAFFIC,
             fitted_to=(_MEGATRON_STACK, "torchtitan of December 2024 on H100"),
             has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
             keeps_unrotated=True,
@@ -238,7 +231,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
             fitted_to=(_MEGATRON_STACK, _DEEPSPEED_STACK),
-            matmul_slowdown=MT_NLG_SLOWDOWN,
+            gemm_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
             layer_split=LayerSplit.EVEN,
@@ -254,7 +247,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             gathers_each_parameter=True,
             sums_bf16_in_fp32=True,
             fitted_to=(_MEGATRON_STACK, _DEEPSPEED_STACK),
-            matmul_slowdown=MT_NLG_SLOWDOWN,
+            gemm_slowdown=MT_NLG_SLOWDOWN,
             reduced_gradient_bytes=2,
             has_blocking_p2p=True,
             model_features=("rotary_base", "activation", "linear_biases"),

@@ -50,7 +50,11 @@ class PlannedLayout(TypedDict):
     relative_step_time: float
     """Over that of the first layout."""
     step_time_s: float | None
-    """Null, like the next two and `time_s`, where the accelerator's speed is unknown."""
+    """Null, like the next four and `time_s`, where the accelerator's speed is unknown."""
+    step_time_low_s: float | None
+    """Lower end of the 95 % interval of the cost model."""
+    step_time_high_s: float | None
+    """Upper end of the 95 % interval of the cost model."""
     tokens_per_sec: float | None
     mfu: float | None
     peak_memory_gib: float

@@ -64,7 +64,7 @@ def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str
         yield f"  all have {common}"
     usable_gib = plan.task.usable_gib
     room = "" if usable_gib is None else f" of {usable_gib:.4g}"
-    speeds = "  seconds/step      tokens/s     MFU" if plan.speed_is_known else ""
+    speeds = "  seconds/step (95 % interval)      tokens/s     MFU" if plan.speed_is_known else ""
     yield f"     #     time{speeds}    fits  peak GiB{room}  layout; time by component"
     for row, name in zip(rows, names, strict=True):
         mark = " (the baseline)" if plan.layouts[row] == baseline else ""
@@ -86,7 +86,10 @@ def _numbers(plan: Plan, row: int, padding: int) -> str:
     if plan.speed_is_known:
         mfu = plan.mfu(row)
         mfu_text = "" if mfu is None else f"{mfu:.1%}"
-        speeds = f"  {plan.estimates.step_time_s[row]:12.4g}  {plan.tokens_per_sec[row]:12.0f}  {mfu_text:>6}"
+        low, high = (float(seconds[0]) for seconds in plan.step_time_interval(np.array([row])))
+        interval = f"({low:.3g} to {high:.3g})"
+        seconds = f"{plan.estimates.step_time_s[row]:8.4g} {interval:>19}"
+        speeds = f"  {seconds}  {plan.tokens_per_sec[row]:12.0f}  {mfu_text:>6}"
     fits = plan.fits(row) or "-"
     gib = f"{plan.estimates.peak_memory_gib[row]:.4g}"
     return f"{row + 1:6d}  {plan.relative_step_time[row]:6.3f}x{speeds}  {fits:>6}  {gib:>8}{'':{padding}}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
         if links.fabric is not None:
             fields["links"]["fabric"] = _fabric_fields(links.fabric)
     if measured is not None:
-        fields["measured"] = _drop_unknown(measured.to_json())
+        fields["measured"] = _drop_unknown(asdict(measured))
     return fields
 
 
@@ -85,6 +85,8 @@ def _fabric_fields(fabric: Fabric) -> dict[str, Any]:
             "nic_gb_per_s": fabric.nic_gb_per_s,
             "latency_us": fabric.latency_us,
             "p2p_gb_per_s": fabric.p2p_gb_per_s,
+            "kind": None if fabric.kind == "infiniband" else fabric.kind,
+            "all_to_all_gb_per_s": fabric.all_to_all_gb_per_s,
             "by_nodes": [
                 _drop_unknown({"num_nodes": nodes, "bus_gb_per_s": rate, "gather_gb_per_s": gathered.get(nodes)})
                 for nodes, rate in fabric.by_nodes
@@ -146,7 +148,10 @@ def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
     if (inside := _ranks_in_domain(cluster, found)) > ranks:
         known = cluster.links.fabric if cluster.links is not None else None
         reduces, gathers = _curves(found, ranks, inside)
-        return None if known is None else replace(known, by_nodes=reduces, gather_by_nodes=gathers)
+        if known is None:
+            return None
+        sent = _all_to_all(found, inside)
+        return replace(known, by_nodes=reduces, gather_by_nodes=gathers, all_to_all_gb_per_s=sent)
     together = ranks * _pair(found, ranks, alone=False).gb_per_s
     reduces, gathers = _curves(found, ranks, ranks)
     return Fabric(
@@ -155,7 +160,19 @@ def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
         by_nodes=reduces,
         p2p_gb_per_s=_rounded(_pair(found, ranks, alone=True).gb_per_s),
         gather_by_nodes=gathers,
+        kind="infiniband" if cluster.links is None or cluster.links.fabric is None else cluster.links.fabric.kind,
+        all_to_all_gb_per_s=_all_to_all(found, ranks),
     )
+
+
+def _all_to_all(found: Measurements, inside: int) -> float | None:
+    """GB/s that each rank sends out of blocks of `inside` ranks in an all-to-all over the most ranks; None where none
+    that leaves them was measured."""
+    times = [time for time in found.groups if time.kind is Collective.ALL_TO_ALL and time.num_ranks > inside]
+    if not times:
+        return None
+    widest = max(times, key=lambda time: time.num_ranks)
+    return _rounded(widest.num_bytes * (1 - inside / widest.num_ranks) / widest.seconds / 1e9)
 
 
 def _curves(found: Measurements, ranks_per_node: int, inside: int) -> list[tuple[tuple[int, float], ...]]:
@@ -178,16 +195,21 @@ def _hop_us(found: Measurements, gpus_per_node: int) -> float:
 
 def _speed(found: Measurements) -> MeasuredSpeed:
     precisions = dict.fromkeys(rate.precision for rate in found.products)
-    of_squares = {
-        precision: max(r.tflops for r in found.products if r.precision == precision and r.product.is_square)
-        for precision in precisions
-    }
+    rates = {precision: _gemm_tflops(found, precision) for precision in precisions}
     to_and_from = [rate for rate in (found.to_host_gb_per_s, found.from_host_gb_per_s) if rate is not None]
     return MeasuredSpeed(
-        tuple((precision, _rounded(tflops)) for precision, tflops in of_squares.items()),
+        {precision: _rounded(tflops) for precision, tflops in rates.items()},
         None if found.memory_gb_per_s is None else _rounded(found.memory_gb_per_s),
         _rounded(min(to_and_from)) if to_and_from else None,
     )
+
+
+def _gemm_tflops(found: Measurements, precision: str) -> float:
+    """TFLOP/s of a training's GEMMs: the model's products in a row, or of the squares where none of them was
+    measured."""
+    rates = [rate for rate in found.products if rate.precision == precision]
+    of_model = [rate for rate in rates if not rate.product.is_square] or rates
+    return sum(rate.product.flops for rate in of_model) / sum(rate.product.flops / rate.tflops for rate in of_model)
 
 
 def _sizes(found: Measurements) -> list[int]:
@@ -275,8 +297,9 @@ def _link_lines(links: Mapping[str, Any], gpus_per_node: int, found: Measurement
         measured = {
             "nic_gb_per_s": f"all ranks of a node at once, over {NIC_EFFICIENCY}",
             "p2p_gb_per_s": "one pair alone",
+            "all_to_all_gb_per_s": "each rank to other nodes",
         }
-        for name in (name for name in ("nic_gb_per_s", "latency_us", "p2p_gb_per_s") if name in fabric):
+        for name in (name for name in fabric if name != "by_nodes"):
             remark = f"  # {measured[name]}" if name in measured and not is_wide else ""
             yield f"    {name}: {_flow(fabric[name])}{remark}"
         if "by_nodes" in fabric:

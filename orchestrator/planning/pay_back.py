@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from orchestrator.planning.plan import Plan
-from orchestrator.samplers.cost_model_posterior import LAYOUT_RESIDUAL_SHARE
-from search_spaces.cost_model.posterior import MODEL_ERROR
+from search_spaces.cost_model.posterior import LAYOUT_RESIDUAL_SHARE, MODEL_ERROR
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Speedup
@@ -39,7 +38,7 @@ def _predicted_speedup(plan: Plan, row: int) -> Speedup:
     task, rng = plan.task, np.random.default_rng(_SEED)
     terms = StepTerms.of(task.model, task.cluster, plan.layouts.take(np.array([0, row])))
     draws = task.priors.time.draws(_DRAWS, rng)
-    logs = np.log(terms.seconds(np.exp(draws[:, :-1] + draws[:, -1:])))
+    logs = np.log(terms.seconds(np.exp(draws)))
     logs += LAYOUT_RESIDUAL_SHARE * MODEL_ERROR * rng.standard_t(_DEGREES_OF_FREEDOM, logs.shape)
     low, high = np.exp(np.quantile(logs[:, 1] - logs[:, 0], _INTERVAL)).tolist()
     return Speedup(float(plan.tokens_per_sec[0] / plan.tokens_per_sec[row]), low, high)

@@ -20,11 +20,13 @@ from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
 from orchestrator.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
+from search_spaces.cost_model.machine_speed import TYPICAL_GEMM_SHARE
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware.arithmetic import peak_flops_of
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.links import FABRIC_KINDS
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
@@ -42,6 +44,8 @@ from trials.trial import LowerStrEnum
 
 LIKELY, UNLIKELY = 0.9, 0.1
 """Probabilities from which, and up to which, a layout counts as fitting or not."""
+IN_DOUBT, IN_DOUBT_AMONG = 1 / 3, 20
+"""Probability from which a layout may be faster than the first, and the number of layouts of which that is said."""
 STARTUP_S = 60.0
 """Seconds until a trial's first step, or until it is out of memory; measured tables assume the same."""
 
@@ -157,6 +161,23 @@ class Plan:
             return None
         return training_rate(float(self.tokens_per_sec[row]), self.task.model, self.layouts[row], self.checkpoints)
 
+    @cached_property
+    def _first_terms(self) -> StepTerms:
+        return self._terms(np.arange(min(IN_DOUBT_AMONG, len(self.layouts))))
+
+    def _terms(self, rows: np.ndarray) -> StepTerms:
+        return StepTerms.of(self.task.model, self.task.cluster, self.layouts.take(rows))
+
+    def step_time_interval(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the 95 % interval of these rows' step times, seconds."""
+        factor = np.exp(1.96 * self.task.priors.time.log_deviation(self._terms(rows)))
+        return self.estimates.step_time_s[rows] / factor, self.estimates.step_time_s[rows] * factor
+
+    @cached_property
+    def num_in_doubt(self) -> int:
+        """Layouts among the first that are faster than the first with a probability from `IN_DOUBT` on."""
+        return int(np.sum(self.task.priors.time.probability_faster(self._first_terms)[1:] >= IN_DOUBT))
+
     def fits(self, row: int) -> Fits | None:
         """Memory verdict on one layout; None if the memory size is unknown."""
         return self.all_fits[row]
@@ -175,8 +196,12 @@ class Plan:
         if (summary := self.prior_trials.summary) is not None:
             notes = [f"the cost model is calibrated on {summary}"]
         notes += self.prior_trials.remarks
-        if cluster.links_are_assumed and cluster.num_gpus > 1:
-            notes.append(assumed_links_note(cluster))
+        if self.num_in_doubt:
+            notes.append(
+                f"{self.num_in_doubt} of the next {len(self._first_terms) - 1} layouts may be faster than the first,"
+                f" with a probability of {IN_DOUBT:.0%} or more: trials decide"
+            )
+        notes += assumed_speed_notes(cluster, self.task.model.num_experts is not None)
         if (remark := emulation_remark(engines, cluster.accelerator.name)) is not None:
             notes.append(remark)
         if self.task.model.num_experts is not None:
@@ -231,6 +256,7 @@ class Plan:
         unknown, all_fits = [None] * len(rows), self.all_fits
         verified, verified_of = verifications(layouts)
         verified_json = [each.to_json() for each in verified]
+        low_s, high_s = self.step_time_interval(rows)
         columns: dict[str, Sequence[Any] | np.ndarray] = {
             "layout": layouts.rows(),
             "layout_key": layouts.keys,
@@ -238,6 +264,8 @@ class Plan:
             "fits": [all_fits[row] for row in rows.tolist()],
             "relative_step_time": self.relative_step_time[rows],
             "step_time_s": estimates.step_time_s if known else unknown,
+            "step_time_low_s": low_s if known else unknown,
+            "step_time_high_s": high_s if known else unknown,
             "tokens_per_sec": self.tokens_per_sec[rows] if known else unknown,
             "mfu": [None if math.isnan(share) else share for share in self._mfu[rows].tolist()] if known else unknown,
             "peak_memory_gib": estimates.peak_memory_gib,
@@ -290,6 +318,20 @@ def routing_note(routing: Routing) -> str:
         "measure.routing is learned: experts have the tokens that their router sends them; memory and times assume"
         " equally many"
     )
+
+
+def assumed_speed_notes(cluster: Cluster, has_experts: bool) -> Iterator[str]:
+    """Notes on speeds that are taken from data sheets and usual nodes, and that `parlay calibrate` measures."""
+    accelerator, links = cluster.accelerator, cluster.links
+    if accelerator.peak_flops and not (cluster.measured and cluster.measured.matmul_tflops):
+        share = accelerator.gemm_share or TYPICAL_GEMM_SHARE
+        yield f"GEMMs are assumed to reach {share:.0%} of a {accelerator.name}'s peak: `parlay calibrate` measures it"
+    if cluster.links_are_assumed and cluster.num_gpus > 1:
+        yield assumed_links_note(cluster)
+    fabric = links.fabric if links is not None else None
+    if has_experts and fabric is not None and fabric.all_to_all_gb_per_s is None and cluster.num_nodes > 1:
+        share = FABRIC_KINDS[fabric.kind].all_to_all_share
+        yield f"all-to-alls between nodes are assumed to reach {share:.0%} of the NICs (cluster.links.fabric.kind)"
 
 
 def assumed_links_note(cluster: Cluster) -> str:

@@ -15,8 +15,8 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.preflight.trainer import ranks_run_here
 from orchestrator.records.observations import INVALID, observed_trials
 from orchestrator.schema.search_file import FROM_LEDGER, FROM_NOTHING
+from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.engines import is_emulated
 from search_spaces.errors import ExternalError

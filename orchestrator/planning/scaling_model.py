@@ -13,15 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.samplers.cost_model_posterior import (
-    LAYOUT_RESIDUAL_SHARE,
-    TuningTask,
-    memory_evidence,
-    memory_posterior,
-)
+from orchestrator.samplers.cost_model_posterior import TuningTask, memory_evidence, memory_posterior
+from search_spaces.cost_model.constants import CONSTANTS
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import MODEL_ERROR, StepTimePosterior, TimePrior
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.posterior import (
+    LAYOUT_RESIDUAL_SHARE,
+    MODEL_ERROR,
+    StepTimePosterior,
+    TimePrior,
+)
+from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.groups import group_names
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.placement import leaves_domain
@@ -34,12 +35,13 @@ FABRIC_LOG_SD = 0.5
 The one fabric measured from 2 to 64 nodes loses a factor of e^0.48 each time (clusters/playbook-h100.yaml).
 """
 
-_GROUP_TERMS = {
-    **dict.fromkeys(("tensor", "context", "expert"), ("tensor", "tensor_latency")),
-    "pipeline": ("pipeline", "pipeline_latency"),
-    **dict.fromkeys(("shards", "replicas", "expert_shards"), ("data_parallel", "data_latency", "sharded")),
+_GROUP_CONSTANTS = {
+    **dict.fromkeys(("tensor", "context"), ("collectives", "latency")),
+    "expert": ("dispatch",),
+    "pipeline": ("pipeline",),
+    **dict.fromkeys(("shards", "replicas", "expert_shards"), ("data_parallel", "sharded")),
 }
-"""Terms of the traffic of each kind of groups."""
+"""Constants of the traffic of each kind of groups."""
 _DETECTABLE_SD = 2
 """Deviation of a term's constant, in prior standard deviations, that a trial must have been able to show."""
 _MIN_SHARE = 0.1
@@ -73,22 +75,22 @@ class ScalingPosterior:
         terms = self._terms(table)
         seconds = [row.step_time_s or math.nan for row in ran]
         self._time = StepTimePosterior(terms, seconds, seed, task.priors.time)
+        found = self._time.summary
+        self._constants, self._log_constants = found.constants, found.draws(_DRAWS, rng)
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
         evidence = [memory_evidence(row, task.expert_skew) for row in rows if row.outcome in ("ok", "oom")]
         self._memory = memory_posterior(task, evidence)
         self._widest = max(row.layout.num_nodes for row in ran)
-        self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations[:-1]
+        self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations
         self._measured_inside, self._measured_between = self._measured_terms(table, terms)
-        draws = self._time.summary.draws(_DRAWS, rng)
-        self._log_constants = draws[:, :-1] + draws[:, -1:]
         unseen_log_sd = np.where(self._measured_between, 0, self._prior_log_sd)
-        self._unmeasured_log = unseen_log_sd * rng.standard_normal((_DRAWS, len(TERMS)))
+        self._unmeasured_log = unseen_log_sd * rng.standard_normal((_DRAWS, len(CONSTANTS)))
         self._fabric = FABRIC_LOG_SD * rng.standard_normal((_DRAWS, 1))
         self._seed = seed
 
     def step_time_s(self, layouts: LayoutTable) -> np.ndarray:
         """Most likely step time of each layout, seconds."""
-        return self._terms(layouts).seconds(self._time.constants)
+        return self._terms(layouts).seconds(self._constants)
 
     def fits(self, layouts: LayoutTable) -> np.ndarray:
         """Probability that each layout fits; 1 if the memory size is unknown."""
@@ -129,14 +131,14 @@ class ScalingPosterior:
         between = self._between_nodes(layout)[0]
         widened, terms = self._log_constants_at(int(layout["num_nodes"][0]), between), self._terms(layout)
         typical = np.median(widened, axis=0)
-        variances = np.empty(len(TERMS))
-        for term in range(len(TERMS)):
+        variances = np.empty(len(CONSTANTS))
+        for term in range(len(CONSTANTS)):
             alone = np.tile(typical, (_DRAWS, 1))
             alone[:, term] = widened[:, term]
             variances[term] = np.log(terms.seconds(np.exp(alone))).var()
         shares = variances / variances.sum()
         unseen = ~np.where(between > 0, self._measured_between, self._measured_inside) & (shares >= _MIN_SHARE)
-        return [UnmeasuredTerm(TERMS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
+        return [UnmeasuredTerm(CONSTANTS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
 
     def _log_constants_at(self, num_nodes: int, between: np.ndarray) -> np.ndarray:
         """Draws of the log constants on `num_nodes` nodes, for layouts with these terms over the fabric."""
@@ -148,28 +150,18 @@ class ScalingPosterior:
 
     def _measured_terms(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Masks of terms that some trial measures: inside nodes, and over the fabric."""
-        is_felt = _shares(terms, self._time.constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
+        is_felt = terms.sensitivity(self._constants) * np.exp(_DETECTABLE_SD * self._prior_log_sd) >= MODEL_ERROR
         between = self._between_nodes(table) > 0
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
 
     def _between_nodes(self, layouts: LayoutTable) -> np.ndarray:
-        """Mask of the terms whose traffic crosses the fabric, 0 or 1, of shape (layouts, len(TERMS))."""
-        between = np.zeros((len(layouts), len(TERMS)))
+        """Mask of the terms whose traffic crosses the fabric, 0 or 1, of shape (layouts, len(CONSTANTS))."""
+        between = np.zeros((len(layouts), len(CONSTANTS)))
         for name in group_names(self._task.model.num_experts is not None):
-            terms = _GROUP_TERMS[name]
+            terms = _GROUP_CONSTANTS[name]
             leaves = leaves_domain(layouts, name, self._task.cluster)
-            between[:, [TERMS.index(term) for term in terms]] += leaves[:, None]
+            between[:, [CONSTANTS.index(term) for term in terms]] += leaves[:, None]
         return np.minimum(between, 1)
-
-
-def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
-    """Share of each term in a step, of shape (layouts, len(TERMS)): the relative saving from a smaller constant."""
-    less = np.tile(constants, (len(TERMS), 1))
-    np.fill_diagonal(less, (1 - _DECREASE) * constants)
-    return (1 - terms.seconds(less) / terms.seconds(constants)).T / _DECREASE
-
-
-_DECREASE = 0.1
 
 
 def _sample(rows: list[Observation], rng: np.random.Generator) -> list[Observation]:

@@ -13,6 +13,7 @@ import numpy as np
 from orchestrator.samplers.base import TrialFeedback
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import (
+    LAYOUT_RESIDUAL_SHARE,
     MEMORY_FACTOR,
     MemoryEvidence,
     MemoryPosterior,
@@ -238,5 +239,3 @@ _RUNS, _FAILS = 0.999, 0.001
 POWER_DEVIATION = 0.15
 """Standard deviation of the logarithm of a layout's power around that of the others. An assumption: GPUs draw between
 half and all of their limit, by how long they wait."""
-LAYOUT_RESIDUAL_SHARE = 0.7
-"""Share of the residual that is a layout's own, not shared with its neighbours."""

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from orchestrator.samplers.cost_model_posterior import LAYOUT_RESIDUAL_SHARE
 from orchestrator.samplers.setting_effects import SettingEffects
+from search_spaces.cost_model.posterior import LAYOUT_RESIDUAL_SHARE
 
 SHARED_RESIDUAL_SHARE = math.sqrt(1 - LAYOUT_RESIDUAL_SHARE**2)
 """Share of the residual that a layout has in common with its neighbours."""

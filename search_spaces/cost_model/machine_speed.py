@@ -11,9 +11,6 @@ from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.table import LayoutTable
 
-OVERLAPPED = 0.5
-"""Exposed share of communication that overlaps computation."""
-
 
 @dataclass(frozen=True)
 class MachineSpeed:
@@ -22,7 +19,8 @@ class MachineSpeed:
     accelerator: Accelerator
     links: Links
     gpus_per_node: int
-    matmul_flops: tuple[tuple[str, float], ...]
+    gemm_flops: tuple[tuple[str, float], ...]
+    measured_precisions: tuple[str, ...]
     memory_bytes_per_s: float
     host_bytes_per_s: float
 
@@ -34,10 +32,20 @@ class MachineSpeed:
             a,
             cluster.links_of_job(num_nodes) or _host_links(cluster.gpus_per_node),
             cluster.gpus_per_node,
-            _matmul_flops(a, measured),
+            _gemm_flops(a, measured),
+            tuple(measured.matmul_tflops),
             (measured.memory_gb_per_s or a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
             (measured.host_gb_per_s or a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
         )
+
+    @property
+    def is_gpu(self) -> bool:
+        """True if a host launches kernels on a device; a CPU computes them itself."""
+        return bool(self.accelerator.peak_flops)
+
+    @property
+    def ranks_per_domain(self) -> int:
+        return self.links.ranks_per_domain(self.gpus_per_node)
 
     def per_group(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """A column of `what(ranks, stride)` for groups of these sizes and strides."""
@@ -45,8 +53,8 @@ class MachineSpeed:
         groups, rows = np.unique(ranks * widest + stride, return_inverse=True)
         return np.array([what(*divmod(group, widest)) for group in groups.tolist()], dtype=float)[rows]
 
-    def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray) -> np.ndarray:
-        """Bus bandwidth of an all-reduce, or where `gathers` is true of an all-gather or a reduce-scatter."""
+    def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray | bool = True) -> np.ndarray:
+        """Bus bandwidth of an all-gather or a reduce-scatter, or where `gathers` is false of an all-reduce."""
         reduced, gathered = (
             self.per_group(
                 lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node, kind),  # noqa: B023
@@ -57,38 +65,35 @@ class MachineSpeed:
         )
         return 1e9 * np.where(gathers, gathered, reduced)
 
+    def pair_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """Bandwidth of a rank that sends to the next of its group."""
+        return 1e9 * self.per_group(
+            lambda count, apart: self.links.p2p_gb_per_s(count, apart, self.gpus_per_node), ranks, stride
+        )
+
     def latency_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         return 1e-6 * self.per_group(
             lambda count, apart: self.links.latency_us(count, apart, self.gpus_per_node), ranks, stride
         )
 
     def flops(self, layouts: LayoutTable) -> np.ndarray:
-        precisions, rates = zip(*self.matmul_flops, strict=True)
+        """FLOP/s of a training's GEMMs in each layout's precision."""
+        precisions, rates = zip(*self.gemm_flops, strict=True)
         return np.select([layouts.equals("precision", precision) for precision in precisions], rates)
 
 
-def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
-    """FLOP/s of large products by precision: measured, else from the data sheet, else those of fp32."""
-    fraction = products_share(accelerator)
-    full_peak = accelerator.peak_flops_for("fp32")
-    half_peak = accelerator.peak_flops_for("fp16")
-    full = measured.matmul_flops("fp32") or (full_peak or HOST_FLOPS) * fraction
-    half = full if half_peak is None else half_peak * fraction
-    halves = ((precision, measured.matmul_flops(precision) or half) for precision in ("bf16", "fp16"))
-    return ("fp32", full), *halves
+def _gemm_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
+    """FLOP/s of GEMMs by precision: measured, else from the data sheet, else those of fp32."""
+    share = accelerator.gemm_share or TYPICAL_GEMM_SHARE
+    full_peak, half_peak = (accelerator.peak_flops_for(precision) for precision in ("fp32", "fp16"))
+    reached = {precision: 1e12 * tflops for precision, tflops in measured.matmul_tflops.items()}
+    full = reached.get("fp32") or (full_peak or HOST_FLOPS) * share
+    half = full if half_peak is None else half_peak * share
+    return ("fp32", full), *((precision, reached.get(precision, half)) for precision in ("bf16", "fp16"))
 
 
-def products_share(accelerator: Accelerator) -> float:
-    """Share of the peak that large products reach in a training."""
-    return (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _TRAINING_SLOWDOWN.get(accelerator.name, 1)
-
-
-TYPICAL_MATMUL_FRACTION = 0.8
-"""Share of the peak where the accelerator was not measured: measured ones reach 0.77 to 0.87."""
-_TRAINING_SLOWDOWN = {"h100-80gb": 1.15, "h200-141gb": 1.15}
-"""Accelerators whose products are slower in training than matmul benchmarks suggest: whole steps are published at 40 to
-47 % of the peak on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5). 1.15 is fitted to
-the Playbook's steps on one node."""
+TYPICAL_GEMM_SHARE = 0.6
+"""Share of the peak of an accelerator without a known one: those known reach 0.42 to 0.74."""
 HOST_FLOPS = 50e9
 HOST_GB_PER_S = 10.0
 HOST_LINK_GB_PER_S, HOST_LINK_US = 2.0, 100.0

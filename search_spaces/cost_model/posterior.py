@@ -16,54 +16,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.cost_model.attention import TYPICAL_MATMUL
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.constants import CONSTANTS, PRIORS, Prior, typical_constants
+from search_spaces.cost_model.step_time import StepTerms
 
-
-@dataclass(frozen=True)
-class Prior:
-    """Prior of a constant: its median, and the standard deviation of its logarithm."""
-
-    median: float
-    log_sd: float
-
-
-PRIORS = {
-    "matmul": Prior(TYPICAL_MATMUL, 0.2),
-    "memory_traffic": Prior(1.0, 0.4),
-    "tensor": Prior(1.3, 0.4),
-    "tensor_latency": Prior(1.0, 0.7),
-    "launches": Prior(1.8, 0.4),
-    "sharded": Prior(1.45, 0.5),
-    "pipeline": Prior(1.0, 0.7),
-    # A message may wait for a slow host: a thousand times its transfer time has been observed.
-    "pipeline_latency": Prior(1.5, 1.8),
-    "data_parallel": Prior(0.8, 0.6),
-    "data_latency": Prior(1.0, 1.0),
-    "optimizer": Prior(1.0, 0.5),
-    "offload": Prior(1.0, 0.7),
-    "step": Prior(1.0, 0.7),
-}
-_TYPICAL = np.log([PRIORS[term].median for term in TERMS])
-KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
-"""Uncertainty of a machine's overall speed, with a data sheet and without: the standard deviation of the logarithm of
-one factor on all constants."""
+UNKNOWN_SPEED = 2.0
+"""Uncertainty of a machine without a data sheet: the standard deviation of `machine`'s logarithm."""
 _MIN_UNKNOWN_SD = 1.5
-"""Least uncertainty of the host's and the links' constants on a machine without a data sheet."""
-_HOST_AND_LINK_TERMS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
+"""Least uncertainty of the host's and the links' constants there."""
+_COMPUTE = {"gemm", "low_precision", "experts", "memory_traffic", "offload", "step"}
 _TRANSFER_WIDENING = 0.5
 """Share of a constant's prior uncertainty that remains after trials of another model or batch."""
 
 
-def typical_constants() -> np.ndarray:
-    """Prior medians of the constants, in the order of TERMS."""
-    return np.exp(_TYPICAL)
-
-
 @dataclass(frozen=True)
 class TimePrior:
-    """Prior of the time model: a normal distribution of the logarithms of all constants, in the order of TERMS, and
-    last of the factor on all of them. `means` has shape (len(TERMS) + 1,), `covariance` that squared."""
+    """Prior of the time model: a normal distribution of the logarithms of its constants, in the order of CONSTANTS.
+    `means` has shape (len(CONSTANTS),), `covariance` that squared."""
 
     means: np.ndarray
     covariance: np.ndarray
@@ -71,12 +39,11 @@ class TimePrior:
     @classmethod
     def default(cls, speed_is_known: bool = True) -> TimePrior:
         """The prior of a machine without trials; `speed_is_known`: its data sheet or calibration is."""
-        deviations = np.array([PRIORS[term].log_sd for term in TERMS])
+        deviations = {name: PRIORS[name].log_sd for name in CONSTANTS}
         if not speed_is_known:
-            is_guessed = [term in _HOST_AND_LINK_TERMS for term in TERMS]
-            deviations = np.where(is_guessed, np.maximum(deviations, _MIN_UNKNOWN_SD), deviations)
-        whole = KNOWN_SPEED if speed_is_known else UNKNOWN_SPEED
-        return cls(np.append(_TYPICAL, 0.0), np.diag(np.append(deviations, whole) ** 2))
+            guessed = {name: max(sd, _MIN_UNKNOWN_SD) for name, sd in deviations.items() if name not in _COMPUTE}
+            deviations |= {**guessed, "machine": UNKNOWN_SPEED}
+        return cls(np.log(typical_constants()), np.diag(np.square([*deviations.values()])))
 
     @property
     def deviations(self) -> np.ndarray:
@@ -84,11 +51,26 @@ class TimePrior:
 
     @property
     def constants(self) -> np.ndarray:
-        """The median of each, in the order of TERMS."""
-        return np.exp(self.means[:-1] + self.means[-1])
+        """The median of each, in the order of CONSTANTS."""
+        return np.exp(self.means)
+
+    def log_deviation(self, terms: StepTerms) -> np.ndarray:
+        """Standard deviation of the logarithm of each layout's step time, the model's residual included; to first order
+        in the constants."""
+        shares = terms.sensitivity(self.constants)
+        return np.sqrt(np.einsum("ij,jk,ik->i", shares, self.covariance, shares) + MODEL_ERROR**2)
+
+    def probability_faster(self, terms: StepTerms, than: int = 0) -> np.ndarray:
+        """Probability that each layout is faster than that of row `than`, to first order in the constants."""
+        logs, shares = np.log(terms.seconds(self.constants)), terms.sensitivity(self.constants)
+        apart = shares - shares[than]
+        own = np.where(np.arange(len(terms)) == than, 0, 2 * (LAYOUT_RESIDUAL_SHARE * MODEL_ERROR) ** 2)
+        deviation = np.sqrt(np.einsum("ij,jk,ik->i", apart, self.covariance, apart) + own)
+        ahead = logs[than] - logs
+        return np.array([_normal(step) for step in (ahead / np.maximum(deviation, 1e-9)).tolist()])
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Samples of shape (count, len(TERMS) + 1)."""
+        """Samples of the logarithms, of shape (count, len(CONSTANTS))."""
         return self.means + rng.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
@@ -104,6 +86,8 @@ class TimePrior:
 
 MODEL_ERROR = 0.12
 """Residual error of the model with the best constants: the standard deviation of the logarithm."""
+LAYOUT_RESIDUAL_SHARE = 0.7
+"""Share of the residual that is a layout's own, not shared with its neighbours."""
 _DEGREES_OF_FREEDOM = 4
 _DRAWS = 2000
 _MIN_EFFECTIVE_SHARE = 0.1
@@ -135,11 +119,6 @@ class StepTimePosterior:
         return weights / weights.sum()
 
     @property
-    def constants(self) -> np.ndarray:
-        """The median of each, in the order of TERMS."""
-        return np.exp([_weighted_median(column, self.weights) for column in _log_constants(self._draws).T])
-
-    @property
     def summary(self) -> TimePrior:
         """Normal approximation of the draws."""
         means = self.weights @ self._draws
@@ -157,7 +136,9 @@ class StepTimePosterior:
     def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the logarithm of each layout's step time in seconds, from the constants'
         uncertainty alone."""
-        parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._chunks(terms))]
+        # Many draws of many layouts at once would take gigabytes.
+        chunks = np.array_split(np.arange(len(terms)), 1 + len(terms) // _LAYOUTS_AT_ONCE)
+        parts = [self._predict(terms.take(rows)) for rows in chunks]
         means, deviations = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(deviations)
 
@@ -165,10 +146,6 @@ class StepTimePosterior:
         logs = _log_seconds(self._draws, terms)
         mean = self.weights @ logs
         return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
-
-    def _chunks(self, terms: StepTerms) -> int:
-        """Number of chunks of layouts, since many draws of many layouts at once would take gigabytes."""
-        return 1 + len(terms) // _LAYOUTS_AT_ONCE
 
     def _reweight(self, count: int) -> None:
         """Weight the draws by the newest of the first `count` measurements."""
@@ -197,22 +174,18 @@ class StepTimePosterior:
         return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
 
 
-def _log_constants(draws: np.ndarray) -> np.ndarray:
-    return draws[:, :-1] + draws[:, -1:]
+def _normal(step: float) -> float:
+    """Distribution function of a standard normal variable."""
+    return 0.5 * math.erfc(-step / math.sqrt(2))
 
 
 def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
     """Logarithms of the step times, of shape (draws, layouts)."""
-    return np.log(terms.seconds(np.exp(_log_constants(draws))))
+    return np.log(terms.seconds(np.exp(draws)))
 
 
 def _log_student_t(off: np.ndarray) -> np.ndarray:
     return -(_DEGREES_OF_FREEDOM + 1) / 2 * np.log1p(off**2 / _DEGREES_OF_FREEDOM)
-
-
-def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    order = np.argsort(values)
-    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5)])
 
 
 @dataclass(frozen=True)

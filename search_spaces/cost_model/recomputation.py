@@ -37,10 +37,6 @@ class RecomputedShares:
     def ops(self) -> np.ndarray:
         return self.modules["ops"]
 
-    @property
-    def core_attention(self) -> np.ndarray:
-        return self.modules["core_attn"]
-
     def mlps(self, model: ModelShape) -> np.ndarray:
         """Share of the layers whose whole MLP, or router and experts, are recomputed."""
         experts = model.num_expert_layers / model.num_layers

@@ -31,5 +31,5 @@ def has_recipe(accelerator: Accelerator, matmul_precision: str) -> bool:
 def speedup_over_fp16(accelerator: Accelerator | None, arithmetic: str) -> float:
     """Ratio of an arithmetic's peak to that of fp16, at least 1, and 1 where one of them is unknown: a measured product
     of fp16 bounds others by it."""
-    peaks = dict(accelerator.peak_flops) if accelerator is not None else {}
+    peaks = accelerator.peak_flops if accelerator is not None else {}
     return max(1.0, peaks.get(arithmetic, 0.0) / peaks.get("fp16", math.inf))

@@ -19,21 +19,21 @@ class Accelerator:
 
     `memory_gib` is GiB of device memory as sold, `usable_memory_gib` the total that the driver reports, without ECC and
     its own share; `peak_flops` maps a precision, `fp8` among them, to dense FLOP/s, no sparsity. `memory_gb_per_s` is
-    the data sheet's memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix
-    product reaches, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
+    the data sheet's memory bandwidth, `gemm_share` the share of the 16-bit peak that the GEMMs of a training
+    reach, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
     """
 
     name: str
     memory_gib: float | None
-    peak_flops: tuple[tuple[str, float], ...]
+    peak_flops: Mapping[str, float] = field(hash=False)
     lacks_bf16: bool = False
     usable_memory_gib: float | None = None
     memory_gb_per_s: float | None = None
-    matmul_fraction: float | None = None
+    gemm_share: float | None = None
     host_gb_per_s: float | None = None
 
     def peak_flops_for(self, precision: str) -> float | None:
-        return dict(self.peak_flops).get(precision)
+        return self.peak_flops.get(precision)
 
 
 HOPPER = ("h100", "h200", "gh200")
@@ -52,65 +52,65 @@ _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
 _V100 = Accelerator(
     "v100-32gb",
     memory_gib=32,
-    peak_flops=(("fp16", 125e12), ("fp32", 15.7e12)),
+    peak_flops={"fp16": 125e12, "fp32": 15.7e12},
     lacks_bf16=True,
     usable_memory_gib=31.74,
     memory_gb_per_s=900,
-    matmul_fraction=0.90,
+    gemm_share=0.74,
     host_gb_per_s=_PCIE_3,
 )
 _A100 = Accelerator(
     "a100-80gb",
     memory_gib=80,
-    peak_flops=(("fp16", 312e12), ("bf16", 312e12), ("fp32", 19.5e12)),
+    peak_flops={"fp16": 312e12, "bf16": 312e12, "fp32": 19.5e12},
     usable_memory_gib=79.15,
     memory_gb_per_s=2039,
-    matmul_fraction=0.869,
+    gemm_share=0.72,
     host_gb_per_s=_PCIE_4,
 )
 _H100 = Accelerator(
     "h100-80gb",
     memory_gib=80,
-    peak_flops=(("fp8", 1979e12), ("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
+    peak_flops={"fp8": 1979e12, "fp16": 989e12, "bf16": 989e12, "fp32": 67e12},
     usable_memory_gib=79.15,
     memory_gb_per_s=3350,
-    matmul_fraction=0.803,
+    gemm_share=0.57,
     host_gb_per_s=_PCIE_5,
 )
 _B200 = Accelerator(
     "b200-180gb",
     memory_gib=180,
-    peak_flops=(("fp4", 9000e12), ("fp8", 4500e12), ("fp16", 2250e12), ("bf16", 2250e12), ("fp32", 80e12)),
+    peak_flops={"fp4": 9000e12, "fp8": 4500e12, "fp16": 2250e12, "bf16": 2250e12, "fp32": 80e12},
     usable_memory_gib=178.35,
     memory_gb_per_s=8000,
-    matmul_fraction=0.776,
+    gemm_share=0.485,
     host_gb_per_s=_PCIE_5,
 )
 _GB200 = Accelerator(
     "gb200-186gb",
     memory_gib=186,
-    peak_flops=(("fp4", 10_000e12), ("fp8", 5000e12), ("fp16", 2500e12), ("bf16", 2500e12), ("fp32", 80e12)),
+    peak_flops={"fp4": 10_000e12, "fp8": 5000e12, "fp16": 2500e12, "bf16": 2500e12, "fp32": 80e12},
     usable_memory_gib=184.31,
     memory_gb_per_s=8000,
-    matmul_fraction=0.729,
+    gemm_share=0.52,
     host_gb_per_s=225,
 )
 _MI300X = Accelerator(
     "mi300x-192gb",
     memory_gib=192,
-    peak_flops=(("fp8", 2614.9e12), ("fp16", 1307.4e12), ("bf16", 1307.4e12), ("fp32", 163.4e12)),
+    peak_flops={"fp8": 2614.9e12, "fp16": 1307.4e12, "bf16": 1307.4e12, "fp32": 163.4e12},
     usable_memory_gib=191.98,
     memory_gb_per_s=5300,
-    matmul_fraction=0.511,
+    gemm_share=0.42,
     host_gb_per_s=_PCIE_5,
 )
 _MI355X = Accelerator(
     "mi355x-288gb",
     memory_gib=288,
-    peak_flops=(("fp4", 10_066e12), ("fp8", 5033e12), ("fp16", 2516.6e12), ("bf16", 2516.6e12), ("fp32", 157.3e12)),
+    peak_flops={"fp4": 10_066e12, "fp8": 5033e12, "fp16": 2516.6e12, "bf16": 2516.6e12, "fp32": 157.3e12},
     usable_memory_gib=287.98,
     memory_gb_per_s=8000,
-    matmul_fraction=0.622,
+    gemm_share=0.51,
     host_gb_per_s=_PCIE_5,
 )
 
@@ -127,20 +127,20 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator(
             "t4-16gb",
             memory_gib=16,
-            peak_flops=(("fp16", 65e12), ("fp32", 8.1e12)),
+            peak_flops={"fp16": 65e12, "fp32": 8.1e12},
             lacks_bf16=True,
             usable_memory_gib=14.74,
             memory_gb_per_s=320,
-            matmul_fraction=0.37,
+            gemm_share=0.3,
             host_gb_per_s=_PCIE_3,
         ),
         Accelerator(
             "a40-48gb",
             memory_gib=48,
-            peak_flops=(("fp16", 149.7e12), ("bf16", 149.7e12), ("fp32", 37.4e12)),
+            peak_flops={"fp16": 149.7e12, "bf16": 149.7e12, "fp32": 37.4e12},
             usable_memory_gib=44.35,
             memory_gb_per_s=696,
-            matmul_fraction=0.817,
+            gemm_share=0.67,
             host_gb_per_s=_PCIE_4,
         ),
         replace(_A100, name="a100-40gb", memory_gib=40, usable_memory_gib=39.49, memory_gb_per_s=1555),
@@ -153,7 +153,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             memory_gib=96,
             usable_memory_gib=None,
             memory_gb_per_s=4000,
-            matmul_fraction=0.838,
+            gemm_share=0.6,
             host_gb_per_s=450,
         ),
         _B200,
@@ -161,26 +161,26 @@ ACCELERATORS: dict[str, Accelerator] = {
             _B200,
             name="b300-288gb",
             memory_gib=288,
-            peak_flops=(("fp4", 13_500e12), *_B200.peak_flops[1:]),
+            peak_flops={**_B200.peak_flops, "fp4": 13_500e12},
             usable_memory_gib=267.69,
-            matmul_fraction=0.786,
+            gemm_share=0.485,
         ),
         _GB200,
         replace(
             _GB200,
             name="gb300-288gb",
             memory_gib=288,
-            peak_flops=(("fp4", 15_000e12), *_GB200.peak_flops[1:]),
+            peak_flops={**_GB200.peak_flops, "fp4": 15_000e12},
             usable_memory_gib=276.50,
-            matmul_fraction=None,
+            gemm_share=None,
         ),
         Accelerator(
             "mi250x-gcd-64gb",
             memory_gib=64,
-            peak_flops=(("fp16", 191.5e12), ("bf16", 191.5e12), ("fp32", 23.9e12)),
+            peak_flops={"fp16": 191.5e12, "bf16": 191.5e12, "fp32": 23.9e12},
             usable_memory_gib=63.98,
             memory_gb_per_s=1638,
-            matmul_fraction=0.767,
+            gemm_share=0.63,
             host_gb_per_s=36,
         ),
         _MI300X,
@@ -190,19 +190,16 @@ ACCELERATORS: dict[str, Accelerator] = {
             memory_gib=256,
             usable_memory_gib=255.98,
             memory_gb_per_s=6000,
-            matmul_fraction=0.600,
+            gemm_share=0.49,
         ),
         replace(
             _MI355X,
             name="mi350x-288gb",
-            peak_flops=(
-                *(("fp4", 9228e12), ("fp8", 4614e12), ("fp16", 2306.9e12), ("bf16", 2306.9e12)),
-                ("fp32", 144.2e12),
-            ),
-            matmul_fraction=None,
+            peak_flops={"fp4": 9228e12, "fp8": 4614e12, "fp16": 2306.9e12, "bf16": 2306.9e12, "fp32": 144.2e12},
+            gemm_share=None,
         ),
         _MI355X,
-        Accelerator("cpu", memory_gib=None, peak_flops=()),
+        Accelerator("cpu", memory_gib=None, peak_flops={}),
     )
 }
 
@@ -211,34 +208,21 @@ ACCELERATORS: dict[str, Accelerator] = {
 class MeasuredSpeed:
     """Speed that each rank reached while all of them ran at once; None: not measured.
 
-    `matmul_tflops` maps a precision to the TFLOP/s (1e12) of large matrix products, `memory_gb_per_s` is the traffic of
+    `matmul_tflops` maps a precision to the TFLOP/s (1e12) of a training's GEMMs, `memory_gb_per_s` is the traffic of
     a large copy, reads and writes, `host_gb_per_s` the link to host memory in its slower direction, in GB/s (1e9
     bytes). InputError for a value that is not positive.
     """
 
-    matmul_tflops: tuple[tuple[str, float], ...] = ()
+    matmul_tflops: Mapping[str, float] = field(default_factory=dict)
     memory_gb_per_s: float | None = None
     host_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        for precision, tflops in self.matmul_tflops:
+        for precision, tflops in self.matmul_tflops.items():
             _require_positive(f"matmul_tflops.{precision}", tflops, "TFLOP/s")
         for name in ("memory_gb_per_s", "host_gb_per_s"):
             if getattr(self, name) is not None:
                 _require_positive(name, getattr(self, name), "GB/s")
-
-    def matmul_flops(self, precision: str) -> float | None:
-        """FLOP/s of large products; None where this precision was not measured."""
-        tflops = dict(self.matmul_tflops).get(precision)
-        return None if tflops is None else tflops * 1e12
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data that `from_json` reads."""
-        return asdict(self) | {"matmul_tflops": dict(self.matmul_tflops)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MeasuredSpeed:
-        return decode(cls, _with_pairs(data, "matmul_tflops"))
 
 
 @dataclass(frozen=True)
@@ -259,13 +243,8 @@ class Cluster:
         for name in ("gpus_per_node", "num_nodes"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 100_000:
-                raise InputError.of(
-                    "cluster",
-                    f"{name} is {value!r}",
-                    key=f"cluster.{name}",
-                    value=value,
-                    rule="a whole number from 1 to 100000",
-                )
+                rule, key = "a whole number from 1 to 100000", f"cluster.{name}"
+                raise InputError.of("cluster", f"{name} is {value!r}", key=key, value=value, rule=rule)
         if self.given_links is not None:
             _require_fit(self.given_links, self.gpus_per_node, self.num_nodes)
 
@@ -306,24 +285,14 @@ class Cluster:
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
         data = asdict(self)
-        data["accelerator"]["peak_flops"] = dict(self.accelerator.peak_flops)
-        data["links"] = data.pop("given_links")
-        data["measured"] = None if self.measured is None else self.measured.to_json()
-        return data
+        return {"links": data.pop("given_links"), **data}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
         """The inverse of `to_json`. ValueError for anything else."""
         if not isinstance(data, Mapping):
             raise ValueError(f"a cluster is {data!r:.80}, not an object")
-        given = {("given_links" if name == "links" else name): _with_pairs(v, "peak_flops") for name, v in data.items()}
-        return decode(cls, given)
-
-
-def _with_pairs(data: Any, name: str) -> Any:
-    """The object with a list of pairs in place of this mapping."""
-    pairs = data.get(name) if isinstance(data, Mapping) else None
-    return {**data, name: [*pairs.items()]} if isinstance(pairs, Mapping) else data
+        return decode(cls, {("given_links" if name == "links" else name): value for name, value in data.items()})
 
 
 def _require_positive(key: str, value: float, unit: str) -> None:

@@ -38,7 +38,7 @@ class _ReferenceNode:
 
 def default_links(accelerator: str, gpus_per_node: int) -> Links | None:
     """Links of this accelerator's usual node with `gpus_per_node` ranks; None where no usual node is known."""
-    node = _REFERENCE_NODES.get(accelerator)
+    node = _REFERENCE_NODES.get(accelerator.partition("-")[0])
     return None if node is None else node.resized(gpus_per_node)
 
 
@@ -117,22 +117,18 @@ _MI250X_NODE = _ReferenceNode(
 )
 
 _REFERENCE_NODES = {
-    "v100-16gb": _DGX_1V,
-    "v100-32gb": _DGX_1V,
-    "t4-16gb": _T4_HOST,
-    "a40-48gb": _A40_HOST,
-    "a100-40gb": _DGX_A100,
-    "a100-80gb": _DGX_A100,
-    "h100-80gb": _DGX_H100,
-    "h200-141gb": _DGX_H100,
-    "gh200-96gb": _GH200_QUAD,
-    "b200-180gb": _DGX_B200,
-    "b300-288gb": _DGX_B300,
-    "gb200-186gb": _GB200_NVL72,
-    "gb300-288gb": _GB300_NVL72,
-    "mi250x-gcd-64gb": _MI250X_NODE,
-    "mi300x-192gb": _MI300X_NODE,
-    "mi325x-256gb": _MI300X_NODE,
-    "mi350x-288gb": _MI350X_NODE,
-    "mi355x-288gb": _MI350X_NODE,
+    "v100": _DGX_1V,
+    "t4": _T4_HOST,
+    "a40": _A40_HOST,
+    "a100": _DGX_A100,
+    **dict.fromkeys(("h100", "h200"), _DGX_H100),
+    "gh200": _GH200_QUAD,
+    "b200": _DGX_B200,
+    "b300": _DGX_B300,
+    "gb200": _GB200_NVL72,
+    "gb300": _GB300_NVL72,
+    "mi250x": _MI250X_NODE,
+    **dict.fromkeys(("mi300x", "mi325x"), _MI300X_NODE),
+    **dict.fromkeys(("mi350x", "mi355x"), _MI350X_NODE),
 }
+"""By chip: the accelerator's name without the memory's size."""

@@ -22,6 +22,21 @@ The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculo
 
 
 @dataclass(frozen=True)
+class FabricKind:
+    """All-to-alls and token dispatchers over a kind of fabric, where they were not measured: the share of the NICs'
+    rate that an all-to-all reaches, and the time of a dispatcher's exchange beyond its bytes."""
+
+    all_to_all_share: float
+    dispatch_us: float
+
+
+FABRIC_KINDS = {"infiniband": FabricKind(NIC_EFFICIENCY, 0.0), "efa": FabricKind(0.35, 1500.0)}
+"""RoCE and Slingshot count as InfiniBand. EFA: steps of DeepSeek-V3 and Kimi-K2 on 128 and 256 B300
+(awslabs/awsome-distributed-ai, 3.test_cases/megatron/megatron-bridge, RESULTS.md): micro-batches of one and of four
+sequences with all-to-alls and with DeepEP, whose messages a proxy on the host sends."""
+
+
+@dataclass(frozen=True)
 class LinkDomain:
     """`num_ranks` consecutive ranks connected by one kind of link: the dies of a module, a node, the nodes of a rack.
 
@@ -40,11 +55,8 @@ class LinkDomain:
 
     def __post_init__(self) -> None:
         _require_count("num_ranks", self.num_ranks, at_least=2)
-        _require_positive("bus_gb_per_s", self.bus_gb_per_s)
+        _require_rates(self, "bus_gb_per_s", "p2p_gb_per_s", "gather_gb_per_s")
         _require_latency(self.latency_us)
-        for name in ("p2p_gb_per_s", "gather_gb_per_s"):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,9 @@ class Fabric:
     `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message between
     nodes. `by_nodes` holds measured (nodes, GB/s) of an all-reduce over all ranks of that many nodes, per rank, with
     rising nodes; empty where not measured. `p2p_gb_per_s` is the most that one pair of ranks reaches between nodes;
-    None where only the NICs bound it. `gather_by_nodes` is `by_nodes` of an all-gather or a reduce-scatter, empty where
-    these were not measured to reach less.
+    None where only the NICs bound it. `all_to_all_gb_per_s` is what each rank sends to other nodes in an all-to-all
+    over all ranks; None where the share of the `kind` is assumed. `gather_by_nodes` is `by_nodes` of an all-gather or
+    a reduce-scatter, empty where these were not measured to reach less.
     """
 
     nic_gb_per_s: float
@@ -63,14 +76,20 @@ class Fabric:
     by_nodes: tuple[tuple[int, float], ...] = ()
     p2p_gb_per_s: float | None = None
     gather_by_nodes: tuple[tuple[int, float], ...] = ()
+    kind: str = "infiniband"
+    all_to_all_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive("nic_gb_per_s", self.nic_gb_per_s)
+        _require_rates(self, "nic_gb_per_s", "p2p_gb_per_s", "all_to_all_gb_per_s")
         _require_latency(self.latency_us)
-        if self.p2p_gb_per_s is not None:
-            _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
+        _require("kind", self.kind, self.kind in FABRIC_KINDS, "one of " + ", ".join(FABRIC_KINDS))
         for name in ("by_nodes", "gather_by_nodes"):
             _require_rising(name, getattr(self, name))
+
+    def all_to_all_rate(self, gpus_per_node: int) -> float:
+        """GB/s that each rank sends to other nodes in an all-to-all."""
+        share = FABRIC_KINDS[self.kind].all_to_all_share
+        return self.all_to_all_gb_per_s or share * self.nic_gb_per_s / gpus_per_node
 
     def bus_gb_per_s(self, num_nodes: int, gathers: bool = False) -> float:
         """Bus bandwidth per rank of an all-reduce, or an all-gather, over all ranks of `num_nodes` nodes.
@@ -157,7 +176,8 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return self._pair_gb_per_s(domain, stride, gpus_per_node)
+            together = domain.bus_gb_per_s / self._groups_per_link(domain, stride, gpus_per_node)
+            return min(together, domain.p2p_gb_per_s or math.inf)
         fabric = self._fabric_for(num_ranks, stride)
         share = fabric.nic_gb_per_s * NIC_EFFICIENCY / min(stride, gpus_per_node)
         return min(share, self._inside_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
@@ -173,7 +193,9 @@ class Links:
         if domain is not None:
             return domain.latency_us
         fabric, block = self._fabric_for(num_ranks, stride), self.ranks_per_domain(gpus_per_node)
-        hops = 2 * math.ceil(math.log2(_blocks_of(num_ranks, stride, block)))
+        # A group that does not fit into one block spans at least two.
+        blocks = num_ranks if stride >= block else max(2, -(-num_ranks * stride // block))
+        hops = 2 * math.ceil(math.log2(blocks))
         inside = self.domains[-1].latency_us if self.domains and stride < block else 0.0
         return inside + hops * fabric.latency_us
 
@@ -190,11 +212,6 @@ class Links:
         inside = (d.num_ranks for d in self.domains if d.num_ranks < min(domain.num_ranks, gpus_per_node))
         return min(stride, max(inside, default=1))
 
-    def _pair_gb_per_s(self, domain: LinkDomain, stride: int, gpus_per_node: int) -> float:
-        """Bandwidth of a single pair of ranks."""
-        together = domain.bus_gb_per_s / self._groups_per_link(domain, stride, gpus_per_node)
-        return min(together, domain.p2p_gb_per_s or math.inf)
-
     def _inside_gb_per_s(self, gathers: bool = False) -> float:
         return _bus_gb_per_s(self.domains[-1], gathers) if self.domains else math.inf
 
@@ -208,38 +225,29 @@ def _bus_gb_per_s(domain: LinkDomain, gathers: bool) -> float:
     return (gathers and domain.gather_gb_per_s) or domain.bus_gb_per_s
 
 
-def _blocks_of(num_ranks: int, stride: int, block: int) -> int:
-    """Blocks of so many ranks that a group spans; at least two for one that does not fit into one."""
-    return num_ranks if stride >= block else max(2, -(-num_ranks * stride // block))
-
-
 def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:
     for index, (nodes, bandwidth) in enumerate(curve):
         _require_count(f"{name}[{index}]", nodes, at_least=2)
-        _require_positive(f"{name}[{index}]", bandwidth)
+        _require(f"{name}[{index}]", bandwidth, 0 < bandwidth < math.inf, "GB/s, more than 0")
     counts = [nodes for nodes, _ in curve]
-    if sorted(set(counts)) != counts:
-        raise InputError.of(
-            "links",
-            f"has the numbers of nodes {', '.join(map(str, counts))}",
-            key=name,
-            value=counts,
-            rule="each number of nodes once, in rising order",
-        )
+    _require(name, counts, sorted(set(counts)) == counts, "each number of nodes once, in rising order")
 
 
 def _require_count(key: str, value: Any, at_least: int) -> None:
-    if type(value) is not int or value < at_least:
-        rule = f"a whole number from {at_least}"
-        raise InputError.of("links", f"{key} is {value!r}", key=key, value=value, rule=rule)
+    _require(key, value, type(value) is int and value >= at_least, f"a whole number from {at_least}")
 
 
-def _require_positive(key: str, value: Any) -> None:
-    if not 0 < value < math.inf:
-        raise InputError.of("links", f"{key} is {value!r}", key=key, value=value, rule="GB/s, more than 0")
+def _require_rates(of: Any, *names: str) -> None:
+    """InputError for a bandwidth that is given and not positive."""
+    for name in names:
+        value = getattr(of, name)
+        _require(name, value, value is None or 0 < value < math.inf, "GB/s, more than 0")
 
 
 def _require_latency(value: Any) -> None:
-    if not 0 <= value < math.inf:
-        rule = "microseconds, at least 0"
-        raise InputError.of("links", f"latency_us is {value!r}", key="latency_us", value=value, rule=rule)
+    _require("latency_us", value, 0 <= value < math.inf, "microseconds, at least 0")
+
+
+def _require(key: str, value: Any, is_valid: bool, rule: str) -> None:
+    if not is_valid:
+        raise InputError.of("links", f"{key} is {value!r:.80}", key=key, value=value, rule=rule)

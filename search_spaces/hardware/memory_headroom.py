@@ -39,8 +39,7 @@ class MemoryHeadroom:
         min_free_gib = (spec.get("constraints") or {}).get("min_free_memory_gib")
         if min_free_gib is None:
             return None
-        accelerator = spec["cluster"]["accelerator"]
-        known = Accelerator(**accelerator | {"peak_flops": tuple(accelerator["peak_flops"].items())})
+        known = Accelerator(**spec["cluster"]["accelerator"])
         return cls.of(known, (spec.get("measure") or {}).get("memory_limit_gib"), min_free_gib)
 
     @property

@@ -57,6 +57,15 @@ class FabricSection(Section):
         gt=0,
         description="Highest bandwidth of one pair of ranks between nodes. Default: that of the NICs.",
     )
+    kind: Literal["infiniband", "efa"] = Field(
+        default="infiniband", description="Kind of network; RoCE and Slingshot count as InfiniBand."
+    )
+    all_to_all_gb_per_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="What each rank sends to other nodes in an all-to-all over all ranks. Default: the share of the"
+        " NICs that the kind of network usually reaches.",
+    )
 
     @model_validator(mode="after")
     def _validate_fabric(self) -> Self:
@@ -68,7 +77,8 @@ class FabricSection(Section):
         by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
         gathers = tuple((point.num_nodes, point.gather_gb_per_s or point.bus_gb_per_s) for point in self.by_nodes)
         differ = gathers if gathers != by_nodes else ()
-        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ)
+        bounds = self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ
+        return Fabric(*bounds, self.kind, self.all_to_all_gb_per_s)
 
 
 class LinksSection(Section):
@@ -94,7 +104,7 @@ class LinksSection(Section):
 
 
 class MatmulSection(Section):
-    """TFLOP/s (1e12) of large matrix products, by precision."""
+    """TFLOP/s (1e12) of a training's GEMMs, by precision."""
 
     fp32: float | None = Field(default=None, gt=0, description="fp32 products, without TF32.")
     bf16: float | None = Field(default=None, gt=0, description="bf16 products.")
@@ -104,7 +114,7 @@ class MatmulSection(Section):
 class MeasuredSection(Section):
     """Speed that each rank reached while all of them ran at once; `parlay calibrate` writes it (docs/calibrate.md)."""
 
-    matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="Large matrix products.")
+    matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="GEMMs of a training.")
     memory_gb_per_s: float | None = Field(
         default=None, gt=0, description="Memory traffic of a large copy, reads and writes."
     )
@@ -114,7 +124,7 @@ class MeasuredSection(Section):
 
     def measured(self) -> MeasuredSpeed:
         products = self.matmul_tflops.model_dump(exclude_none=True)
-        return MeasuredSpeed(tuple(products.items()), self.memory_gb_per_s, self.host_gb_per_s)
+        return MeasuredSpeed(products, self.memory_gb_per_s, self.host_gb_per_s)
 
 
 _MAX_GPUS = 1_000_000

@@ -29,6 +29,6 @@ def test_the_page_has_every_accelerators_numbers_and_peaks():
     for name in numbers:
         a = ACCELERATORS[name]
         peak = {key: flops / 1e12 for key in ("fp32", "fp16", "fp8", "fp4") if (flops := a.peak_flops_for(key))}
-        others = [a.matmul_fraction, a.memory_gb_per_s, a.memory_gib, a.usable_memory_gib, a.host_gb_per_s]
+        others = [a.gemm_share, a.memory_gb_per_s, a.memory_gib, a.usable_memory_gib, a.host_gb_per_s]
         assert numbers[name] == [peak.get("fp16", 0), *others]
         assert peaks[name] == [peak.get(key) for key in ("fp32", "fp16", "fp8", "fp4")]

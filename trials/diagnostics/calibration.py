@@ -142,6 +142,12 @@ class Collective(LowerStrEnum):
     """A message between two ranks, one way at a time."""
 
 
+def collectives_of(num_ranks: int, gpus_per_node: int) -> tuple[Collective, ...]:
+    """Large collectives that are measured over groups of this size: between nodes all-to-alls, too."""
+    between = (Collective.ALL_TO_ALL,) if num_ranks > gpus_per_node else ()
+    return (Collective.ALL_REDUCE, Collective.ALL_GATHER, *between)
+
+
 def bus_gb_per_s(kind: Collective, num_ranks: int, num_bytes: int, seconds: float) -> float:
     """Bus bandwidth as NCCL's tests define it, in GB/s (1e9 bytes)."""
     share = 1.0 if kind in (Collective.RING_SHIFT, Collective.PING_PONG) else (num_ranks - 1) / num_ranks

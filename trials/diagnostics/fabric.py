@@ -12,7 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trials.diagnostics.calibration import SMALL_BYTES, Collective, block_sizes, bus_gb_per_s, pair_distances, pair_of
+from trials.diagnostics.calibration import (
+    SMALL_BYTES,
+    Collective,
+    block_sizes,
+    bus_gb_per_s,
+    collectives_of,
+    pair_distances,
+    pair_of,
+)
 from trials.files.folders import read_json, write_json
 from trials.json_types import (
     FieldTypes,
@@ -231,8 +239,7 @@ def _of_links(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
     """Exchanges from which the links follow, as in calibrate."""
     for size in block_sizes(gpus_per_node, num_nodes):
         yield Exchange(Collective.ALL_REDUCE, size, 1, is_small=True)
-        yield Exchange(Collective.ALL_REDUCE, size, 1)
-        yield Exchange(Collective.ALL_GATHER, size, 1)
+        yield from (Exchange(kind, size, 1) for kind in collectives_of(size, gpus_per_node))
     for apart in pair_distances(gpus_per_node, num_nodes):
         yield Exchange(Collective.PING_PONG, 2, apart, is_small=True, is_alone=True)
         yield Exchange(Collective.PING_PONG, 2, apart, is_alone=True)

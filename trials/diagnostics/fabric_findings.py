@@ -114,8 +114,8 @@ def links_measurements(found: FabricTimes, cluster: Cluster, slow: Sequence[str]
 def promised_gb_per_s(links: Links, exchange: Exchange, gpus_per_node: int) -> float:
     """Bandwidth that the links promise each rank of an exchange.
 
-    An all-to-all is bounded by the messages between single ranks where it leaves the ring's links, as in the cost
-    model.
+    An all-to-all is bounded by messages between single ranks where it leaves the ring's links, and by what each rank
+    sends over the fabric, as in the cost model.
     """
     ranks, stride = exchange.num_ranks, exchange.stride
     if exchange.kind in (Collective.RING_SHIFT, Collective.PING_PONG):
@@ -123,6 +123,9 @@ def promised_gb_per_s(links: Links, exchange: Exchange, gpus_per_node: int) -> f
     ring = links.collective_gb_per_s(ranks, stride, gpus_per_node, exchange.kind is not Collective.ALL_REDUCE)
     if exchange.kind is not Collective.ALL_TO_ALL:
         return ring
+    inside = max(1, links.ranks_per_domain(gpus_per_node) // stride)
+    if links.fabric is not None and ranks > inside:
+        ring = min(ring, links.fabric.all_to_all_rate(gpus_per_node) * (ranks - 1) / (ranks - inside))
     return min(ring, links.p2p_gb_per_s(ranks, stride, gpus_per_node))
 
 

@@ -54,7 +54,7 @@ def _breakdown(label: str, trial: TrialOrLayout, spec: Mapping[str, Any], is_pro
 
 def _estimate(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:
     """Breakdown by the cost model; None for an unknown accelerator or an incomplete model or cluster section."""
-    from search_spaces.cost_model.posterior import typical_constants
+    from search_spaces.cost_model.constants import typical_constants
     from search_spaces.cost_model.step_time import StepTerms
     from search_spaces.hardware.cluster import Cluster
     from search_spaces.layouts.table import LayoutTable

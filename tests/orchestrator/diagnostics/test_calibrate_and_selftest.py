@@ -135,7 +135,8 @@ FINGERPRINT = {"torch": "2.13.0", "python": "3.11.7", "device": "A100", "hosts":
 def measured(
     cluster: Cluster, bus: dict[int, float], small_us: dict[int, float], alone: float = 20.0, together: float = 10.0
 ) -> Measurements:
-    """Measurements of ranks whose all-reduces reach `bus` GB/s by size, and gathers 0.8 of it.
+    """Measurements of ranks whose all-reduces reach `bus` GB/s by size, and gathers 0.8 of it. In an all-to-all between
+    nodes each sends 4 GB/s to all others.
 
     All pairs at once reach `together` GB/s each; a single pair n ranks apart reaches n x `alone`, so that each differs.
     """
@@ -147,6 +148,8 @@ def measured(
             GroupTime(Collective.ALL_REDUCE, size, LARGE, 2 * share),
             GroupTime(Collective.ALL_GATHER, size, LARGE, share / 0.8),
         ]
+        if size > cluster.gpus_per_node:
+            groups.append(GroupTime(Collective.ALL_TO_ALL, size, LARGE, (size - 1) / size * LARGE / 4e9))
     for apart in pair_distances(cluster.gpus_per_node, cluster.num_nodes):
         pairs += [
             PairTime(apart, True, SMALL_BYTES, 7e-6),
@@ -156,7 +159,9 @@ def measured(
     products = (
         ProductRate(Product("square-2048", 2048, 2048, 2048), "fp32", 17.2),
         ProductRate(Product("square-8192", 8192, 8192, 8192), "fp32", 18.51234),
-        ProductRate(Product("head", 2048, 2048, 2048), "fp32", 19.9),
+        # One and two parts of the work, at 10 and at 20: 3 / (1 / 10 + 2 / 20).
+        ProductRate(Product("mlp-in", 2048, 2048, 2048), "fp32", 10.0),
+        ProductRate(Product("head", 2048, 2048, 4096), "fp32", 20.0),
         ProductRate(Product("square-8192", 8192, 8192, 8192), "bf16", 251.0),
     )
     return Measurements(products, 1702.0, 25.0, 22.5, tuple(groups), tuple(pairs), FINGERPRINT, "2026-11-21T22:00:00Z")
@@ -202,7 +207,9 @@ def test_a_domain_is_kept_where_its_bandwidth_is_notably_another():
 
 def test_the_fabric_predicts_the_exchanges_it_was_measured_by():
     links = calibrated_cluster(NODES, measured(NODES, BUS, SMALL_US)).links
-    assert links.fabric == Fabric(88.89, 6.0, ((2, 90.0), (4, 80.0)), 160.0, ((2, 72.0), (4, 64.0)))
+    to_other_nodes = 3.097  # 24 of the 31 others, at 4 GB/s in all
+    curves = ((2, 90.0), (4, 80.0)), 160.0, ((2, 72.0), (4, 64.0))
+    assert links.fabric == Fabric(88.89, 6.0, *curves, all_to_all_gb_per_s=to_other_nodes)
     # All ranks of a node at once: 8 pairs with 10 GB/s each. A small all-reduce of all 32 ranks: 39 us.
     assert links.p2p_gb_per_s(2, 8, 8) == pytest.approx(10.0, rel=1e-3)
     assert links.latency_us(32, 1, 8) == pytest.approx(39.0, rel=1e-3)
@@ -214,15 +221,15 @@ def test_a_node_of_one_rank_has_no_domain_and_one_rank_alone_no_links():
     singles = Cluster(A100, 1, 2)
     links = calibrated_cluster(singles, measured(singles, {2: 20.0}, {2: 12.0})).links
     assert links.domains == ()
-    assert links.fabric == Fabric(11.11, 6.0, ((2, 20.0),), 20.0, ((2, 16.0),))
+    assert links.fabric == Fabric(11.11, 6.0, ((2, 20.0),), 20.0, ((2, 16.0),), all_to_all_gb_per_s=4.0)
     alone = Cluster(CPU, 1, 1)
     assert calibrated_cluster(alone, measured(alone, {}, {})).given_links is None
     assert "links" not in text_of(alone, measured(alone, {}, {}))
 
 
-def test_products_are_rated_by_the_best_large_square_and_the_host_by_its_slower_direction():
+def test_gemms_are_rated_by_the_models_own_products_or_the_squares_and_the_host_by_its_slower_direction():
     speed = calibrated_cluster(NODES, measured(NODES, BUS, SMALL_US)).measured
-    assert speed == MeasuredSpeed((("fp32", 18.51), ("bf16", 251.0)), 1702.0, 22.5)
+    assert speed == MeasuredSpeed({"fp32": 15.0, "bf16": 251.0}, 1702.0, 22.5)
 
 
 RACKS = Links((LinkDomain("node", 4, 999, 9), LinkDomain("rack", 16, 999, 9)), Fabric(50, 5, p2p_gb_per_s=12))

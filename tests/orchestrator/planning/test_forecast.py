@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.planning.forecast import ForecastReport, Scaling, forecast
 from orchestrator.planning.forecast_inputs import input_from_table
-from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.constants import CONSTANTS, typical_constants
+from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
@@ -50,7 +50,7 @@ def layouts_of(num_nodes: int) -> list[Layout]:
 
 def truth(**factors: float) -> np.ndarray:
     """Typical constants, except these."""
-    return typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
+    return typical_constants() * np.array([factors.get(term, 1.0) for term in CONSTANTS])
 
 
 def true_seconds(layouts: Sequence[Layout], constants: np.ndarray) -> np.ndarray:
@@ -72,7 +72,7 @@ def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> Fo
 
 @pytest.mark.parametrize(
     "constants",
-    [truth(), truth(matmul=1.2, data_parallel=2), truth(launches=3)],
+    [truth(), truth(gemm=1.2, data_parallel=2), truth(launches=3)],
     ids=["as-expected", "slow-network", "slow-host"],
 )
 def test_what_a_step_takes_there_lies_in_the_interval(constants):

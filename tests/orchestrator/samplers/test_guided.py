@@ -14,9 +14,9 @@ from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.cost_model_posterior import CostModelPredictor, TuningTask
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.guided import MANY_TRIALS, GuidedSampler
+from search_spaces.cost_model.constants import CONSTANTS, typical_constants
 from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.posterior import typical_constants
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import Settings
@@ -61,7 +61,7 @@ class SimulatedCluster:
     """Result of a layout by the models' own formulas with other constants."""
 
     def __init__(self, memory_factor: float = 1.0, **factors: float):
-        constants = typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
+        constants = typical_constants() * np.array([factors.get(term, 1.0) for term in CONSTANTS])
         seconds = StepTerms.of(MODEL, CLUSTER, LayoutTable.of(CANDIDATES)).seconds(constants)
         self._answers = {
             layout.key: TrialFeedback(layout, value=128 * 2048 / step_s, peak_memory_gib=gib)
@@ -111,7 +111,7 @@ def test_an_empty_history_means_the_order_of_the_model():
 
 @pytest.mark.parametrize(
     "factors",
-    [{}, {"pipeline_latency": 300}, {"tensor": 3}, {"memory_factor": 1.35}, {"matmul": 1.5, "launches": 3}],
+    [{}, {"pipeline": 300}, {"collectives": 3}, {"memory_factor": 1.35}, {"gemm": 1.5, "launches": 3}],
     ids=["as-expected", "slow-messages", "slow-node", "full-sooner", "slow-device"],
 )
 def test_a_handful_of_trials_finds_the_best_of_a_cluster_that_is_not_as_expected(factors):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from search_spaces.cost_model.constants import CONSTANTS
 from search_spaces.cost_model.posterior import (
     MemoryEvidence,
     MemoryPosterior,
@@ -12,7 +13,7 @@ from search_spaces.cost_model.posterior import (
     TimePrior,
     typical_constants,
 )
-from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
@@ -46,12 +47,12 @@ def posterior_after(rows: list[int], truth: np.ndarray, seed: int = 1, noise: fl
 
 def changed(**factors: float) -> np.ndarray:
     """The typical constants with these changes."""
-    return typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
+    return typical_constants() * np.array([factors.get(term, 1.0) for term in CONSTANTS])
 
 
 def variance_of(posterior: StepTimePosterior, term: str) -> float:
-    """Variance of the logarithm of a constant, the overall factor included."""
-    together = [TERMS.index(term), len(TERMS)]
+    """Variance of the logarithm of a constant, that of the machine included."""
+    together = [CONSTANTS.index(term), CONSTANTS.index("machine")]
     return float(posterior.summary.covariance[np.ix_(together, together)].sum())
 
 
@@ -63,8 +64,8 @@ def test_before_any_trial_the_prediction_is_that_of_the_typical_constants():
 
 
 def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
-    truth = changed(tensor_latency=300.0)
-    rows = [0, int(TERMS_OF_ALL.micro_batch[:, TERMS.index("tensor_latency")].argmax())]
+    truth = changed(latency=300.0)
+    rows = [0, int(TERMS_OF_ALL.device.values[:, TERMS_OF_ALL.device.keys.index(("tensor", ("latency",)))].argmax())]
     measured = TERMS_OF_ALL.take(np.array(rows))
     priors = (TimePrior.default(), TimePrior.default(speed_is_known=False))
     posteriors = [StepTimePosterior(measured, measured.seconds(truth), 1, prior) for prior in priors]
@@ -76,14 +77,14 @@ def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
 def test_what_others_teach_is_widened():
     measured = TERMS_OF_ALL.take(np.array([0, 3, 7, 12]))
     prior = TimePrior.default()
-    learnt = prior.widened(measured, measured.seconds(changed(matmul=1.4)), 1)
-    matmul = TERMS.index("matmul")
-    assert learnt.constants[matmul] > 1.1 * prior.constants[matmul]
+    learnt = prior.widened(measured, measured.seconds(changed(gemm=1.4)), 1)
+    gemm = CONSTANTS.index("gemm")
+    assert learnt.constants[gemm] > 1.1 * prior.constants[gemm]
     assert (learnt.deviations >= 0.5 * prior.deviations).all()
-    assert learnt.deviations[matmul] < prior.deviations[matmul]
+    assert learnt.deviations[gemm] < prior.deviations[gemm]
 
 
-@pytest.mark.parametrize(("term", "factor"), [("pipeline_latency", 50.0), ("matmul", 1.7)])
+@pytest.mark.parametrize(("term", "factor"), [("pipeline", 50.0), ("gemm", 1.7)])
 def test_a_few_trials_tell_a_constant_that_is_far_from_typical(term, factor):
     truth = changed(**{term: factor})
     rows = list(range(0, len(LAYOUTS), 3))
@@ -96,9 +97,9 @@ def test_a_few_trials_tell_a_constant_that_is_far_from_typical(term, factor):
 def test_what_was_measured_is_uncertain_no_more_and_the_same_seed_believes_the_same():
     before, after = posterior_after([], typical_constants()), posterior_after([0, 5, 9, 14], typical_constants())
     assert after.predict(TERMS_OF_ALL)[1].mean() < before.predict(TERMS_OF_ALL)[1].mean() / 2
-    assert variance_of(after, "matmul") < variance_of(before, "matmul")
+    assert variance_of(after, "gemm") < variance_of(before, "gemm")
     one, same = (posterior_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
-    assert one.constants.tolist() == same.constants.tolist()
+    assert one.summary.means.tolist() == same.summary.means.tolist()
 
 
 def test_one_strange_measurement_among_many_moves_little():

@@ -17,7 +17,7 @@ from search_spaces.schema.yaml_document import parse_document
 
 A100S = Cluster(ACCELERATORS["a100-80gb"], gpus_per_node=8, num_nodes=4)
 OWN = Links((LinkDomain("node", 8, 100, 9),), Fabric(50, 4, by_nodes=((2, 40.0),)))
-REACHED = MeasuredSpeed((("fp32", 18.5), ("bf16", 260.0)), memory_gb_per_s=1700.0)
+REACHED = MeasuredSpeed({"fp32": 18.5, "bf16": 260.0}, memory_gb_per_s=1700.0)
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)
@@ -25,12 +25,12 @@ def test_what_is_known_of_an_accelerator_is_in_the_range_of_such_devices(name: s
     a = ACCELERATORS[name]
     if name == "cpu":
         # The host's own matter: nothing is known of it before it is measured.
-        assert a == replace(a, memory_gib=None, peak_flops=(), memory_gb_per_s=None, host_gb_per_s=None)
+        assert a == replace(a, memory_gib=None, peak_flops={}, memory_gb_per_s=None, host_gb_per_s=None)
         return
     assert 300 <= a.memory_gb_per_s <= 8000
     assert a.usable_memory_gib is None or 0.9 * a.memory_gib < a.usable_memory_gib < a.memory_gib
     assert 12 <= a.host_gb_per_s <= 450
-    assert a.matmul_fraction is None or 0.3 <= a.matmul_fraction <= 0.95
+    assert a.gemm_share is None or 0.3 <= a.gemm_share <= 0.8
     assert a.lacks_bf16 == (a.peak_flops_for("bf16") is None)
     assert a.peak_flops_for("fp8") in (None, pytest.approx(2 * a.peak_flops_for("fp16"), rel=0.01))
     assert (a.peak_flops_for("fp4") or math.inf) >= 2 * (a.peak_flops_for("fp8") or 0)
@@ -69,17 +69,15 @@ def test_what_was_measured_is_written_down_and_read_back_and_makes_no_other_mach
     cluster = replace(A100S, measured=REACHED)
     read = Cluster.from_json(json.loads(json.dumps(cluster.to_json())))
     assert (read, read.measured) == (A100S, REACHED)
-    assert REACHED.matmul_flops("bf16") == 260e12
-    assert REACHED.matmul_flops("fp16") is None
     host = Cluster(ACCELERATORS["cpu"], 4, 1)
     assert not host.speed_is_known
     assert not replace(host, measured=MeasuredSpeed(memory_gb_per_s=8.0)).speed_is_known
-    assert replace(host, measured=MeasuredSpeed((("fp32", 0.05),))).speed_is_known
+    assert replace(host, measured=MeasuredSpeed({"fp32": 0.05})).speed_is_known
     assert A100S.speed_is_known
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"matmul_tflops": (("fp32", 0.0),)}, {"memory_gb_per_s": -1.0}, {"host_gb_per_s": float("inf")}]
+    "wrong", [{"matmul_tflops": {"fp32": 0.0}}, {"memory_gb_per_s": -1.0}, {"host_gb_per_s": float("inf")}]
 )
 def test_a_measured_speed_is_more_than_nothing(wrong: dict):
     with pytest.raises(InputError, match="more than 0"):
@@ -97,7 +95,7 @@ MEASURED = "measured: {matmul_tflops: {bf16: 260}, memory_gb_per_s: 1700}\n"
 def test_a_cluster_file_describes_its_links_also_of_several_nodes_and_says_what_ranks_reached():
     cluster = _cluster_in("schema: parlay.cluster/1\n" + HEAD + NODE + FABRIC + MEASURED)
     assert (cluster.links, cluster.links_are_assumed) == (OWN, False)
-    assert cluster.measured == MeasuredSpeed((("bf16", 260.0),), 1700.0)
+    assert cluster.measured == MeasuredSpeed({"bf16": 260.0}, 1700.0)
     cluster = _cluster_in(HEAD + RACK)
     assert (cluster.domain_nodes, cluster.nodes_per_domain(2)) == (3, 2)
     with pytest.raises(InputError, match="has no fabric, but num_nodes is 4"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -97,6 +98,16 @@ def test_all_groups_slower_than_promised_are_nobodys_fault_and_their_shape_is_to
         "reduce-scatter over 4 ranks 4 apart",
     }
     assert "all-reduce over 4 ranks 4 apart: 11.2 GB/s, 50% of the 22.5 that the links promise" in found.sentences()[0]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "promised"), [({}, 22.5), ({"kind": "efa"}, 8.75), ({"all_to_all_gb_per_s": 5.0}, 5.0)]
+)
+def test_an_all_to_all_is_promised_what_its_fabric_lets_out_of_a_node(fabric, promised):
+    """Of 15 other ranks 12 are on other nodes, and a rank has a fourth of 100 GB/s."""
+    links = replace(LINKS, fabric=replace(LINKS.fabric, **fabric))
+    exchange = Exchange(Collective.ALL_TO_ALL, 16, 1)
+    assert promised_gb_per_s(links, exchange, 4) == pytest.approx(promised * 15 / 12)
 
 
 def test_without_known_links_groups_are_compared_with_each_other_and_on_one_node_ranks():

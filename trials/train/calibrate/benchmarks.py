@@ -21,6 +21,7 @@ from trials.diagnostics.calibration import (
     ProductRate,
     block_of,
     block_sizes,
+    collectives_of,
     model_products,
     pair_distances,
     pair_of,
@@ -113,7 +114,7 @@ class BenchmarkRunner:
             exchange = partial(self._exchange, self._exchanges.group(block), block)
             small_s = self._stopwatch.seconds(exchange(Collective.ALL_REDUCE, SMALL_BYTES))
             yield GroupTime(Collective.ALL_REDUCE, size, SMALL_BYTES, small_s)
-            for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER):
+            for kind in collectives_of(size, self._spec.gpus_per_node):
                 yield GroupTime(kind, size, *self._large(partial(exchange, kind), size))
 
     def pair_times(self) -> Iterator[PairTime]:
