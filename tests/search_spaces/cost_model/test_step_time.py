@@ -216,7 +216,7 @@ def test_a_dispatcher_sends_its_copies_of_a_token(dispatcher, near, far, copies)
     layout = Layout(engine="megatron-lm", precision="bf16", data_parallel=8, num_nodes=2, expert_parallel=8)
     cluster = Cluster(ACCELERATORS["h100-80gb"], 4, 2)
     table = LayoutTable.of([replace(layout, expert_dispatcher=dispatcher), replace(layout, expert_parallel=1)])
-    sent, alone = (_terms(model, layout, cluster) for layout in table.layouts())
+    sent, alone = (_terms(model, layout, cluster) for layout in table)
     links = cluster.links_of_job(2)
     hidden = model.num_layers * model.seq_length * model.hidden_size * 2
     name = "dispatch" if dispatcher == "alltoall" else "dispatch+fused_dispatch"
