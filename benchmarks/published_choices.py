@@ -30,6 +30,7 @@ from search_spaces.tables.measured_table import Observation
 
 AXES = ("expert_dispatcher", "expert_parallel", "micro_batch_size")
 SURE = 2 / 3
+"""Chosen after 3/4, at which three of nine choices of a dispatcher are in doubt (docs/cost_model.md)."""
 TRIALS = 4
 
 

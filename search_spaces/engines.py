@@ -159,7 +159,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),
-            fitted_to=(_MEGATRON_STACK, "torchtitan of December 2024 on H100"),
             has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
             keeps_unrotated=True,
             always_overlaps_reductions=True,
@@ -220,6 +219,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             model_features=tuple(name for name in _ANY_FEATURE if name != "post_norms"),
             routings=("balanced", "learned"),
             draws_balanced_routing=True,
+            fitted_to=(_MEGATRON_STACK, "Megatron-Bridge of 2026 on Hopper and Blackwell"),
             emulated_on_cpu=True,
         )
     },
@@ -276,7 +276,6 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
-            fitted_to=(_MEGATRON_STACK, "Composer's FSDP of 2023 on A100 and H100"),
             model_features=_ANY_FEATURE,  # the script's model
             emulated_on_cpu=False,  # DDP over gloo is accelerate's own, and the rest is refused there
         )

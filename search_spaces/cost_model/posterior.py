@@ -55,19 +55,22 @@ class TimePrior:
         return np.exp(self.means)
 
     def log_deviation(self, terms: StepTerms) -> np.ndarray:
-        """Standard deviation of the logarithm of each layout's step time, the model's residual included; to first order
-        in the constants."""
-        shares = terms.sensitivity(self.constants)
-        return np.sqrt(np.einsum("ij,jk,ik->i", shares, self.covariance, shares) + MODEL_ERROR**2)
+        """Standard deviation of the logarithm of each layout's step time, the model's residual included."""
+        return np.sqrt(_variance(self._logs_around(terms)) + MODEL_ERROR**2)
 
     def probability_faster(self, terms: StepTerms, than: int = 0) -> np.ndarray:
-        """Probability that each layout is faster than that of row `than`, to first order in the constants."""
-        logs, shares = np.log(terms.seconds(self.constants)), terms.sensitivity(self.constants)
-        apart = shares - shares[than]
+        """Probability that each layout is faster than that of row `than`."""
+        logs = self._logs_around(terms)
+        ahead = logs[:, [than]] - logs
         own = np.where(np.arange(len(terms)) == than, 0, 2 * (LAYOUT_RESIDUAL_SHARE * MODEL_ERROR) ** 2)
-        deviation = np.sqrt(np.einsum("ij,jk,ik->i", apart, self.covariance, apart) + own)
-        ahead = logs[than] - logs
-        return np.array([_normal(step) for step in (ahead / np.maximum(deviation, 1e-9)).tolist()])
+        steps = ahead[0] / np.sqrt(np.maximum(_variance(ahead) + own, 1e-12))
+        return np.array([0.5 * math.erfc(-step / math.sqrt(2)) for step in steps.tolist()])
+
+    def _logs_around(self, terms: StepTerms) -> np.ndarray:
+        """Logarithms of the step times at the prior's mean, then at a deviation along each of its axes, up and down: of
+        shape (1 + 2 * len(CONSTANTS), layouts)."""
+        axes = np.linalg.cholesky(self.covariance).T
+        return _log_seconds(self.means + np.concatenate([np.zeros((1, len(axes))), axes, -axes]), terms)
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Samples of the logarithms, of shape (count, len(CONSTANTS))."""
@@ -174,9 +177,10 @@ class StepTimePosterior:
         return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
 
 
-def _normal(step: float) -> float:
-    """Distribution function of a standard normal variable."""
-    return 0.5 * math.erfc(-step / math.sqrt(2))
+def _variance(around: np.ndarray) -> np.ndarray:
+    """Variance of each column from its values at the mean and around it, to second order."""
+    up, down = np.split(around[1:], 2)
+    return ((up - down) ** 2).sum(axis=0) / 4 + ((up + down - 2 * around[0]) ** 2).sum(axis=0) / 8
 
 
 def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:

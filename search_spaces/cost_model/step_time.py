@@ -103,8 +103,9 @@ class StepTerms:
     @classmethod
     def concatenate(cls, parts: Sequence[StepTerms]) -> StepTerms:
         """The layouts of all parts, in order."""
-        of_fields: list[Any] = [[getattr(part, f.name) for part in parts] for f in fields(cls)]
-        return cls(*((Columns if isinstance(of[0], Columns) else np).concatenate(of) for of in of_fields))
+        of_fields = ([getattr(part, f.name) for part in parts] for f in fields(cls))
+        joined: list[Any] = [(Columns if isinstance(of[0], Columns) else np).concatenate(of) for of in of_fields]
+        return cls(*joined)
 
     def __len__(self) -> int:
         return len(self.micro_batches)

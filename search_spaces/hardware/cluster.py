@@ -218,11 +218,12 @@ class MeasuredSpeed:
     host_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        for precision, tflops in self.matmul_tflops.items():
-            _require_positive(f"matmul_tflops.{precision}", tflops, "TFLOP/s")
-        for name in ("memory_gb_per_s", "host_gb_per_s"):
-            if getattr(self, name) is not None:
-                _require_positive(name, getattr(self, name), "GB/s")
+        rates = {f"matmul_tflops.{precision}": tflops for precision, tflops in self.matmul_tflops.items()}
+        rates |= {name: getattr(self, name) for name in ("memory_gb_per_s", "host_gb_per_s")}
+        for key, value in rates.items():
+            if value is not None and not 0 < value < math.inf:
+                rule = f"{'TFLOP/s' if key.startswith('matmul') else 'GB/s'}, more than 0"
+                raise InputError.of("measured", f"{key} is {value!r}", key=key, value=value, rule=rule)
 
 
 @dataclass(frozen=True)
@@ -293,11 +294,6 @@ class Cluster:
         if not isinstance(data, Mapping):
             raise ValueError(f"a cluster is {data!r:.80}, not an object")
         return decode(cls, {("given_links" if name == "links" else name): value for name, value in data.items()})
-
-
-def _require_positive(key: str, value: float, unit: str) -> None:
-    if not 0 < value < math.inf:
-        raise InputError.of("measured", f"{key} is {value!r}", key=key, value=value, rule=f"{unit}, more than 0")
 
 
 def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:

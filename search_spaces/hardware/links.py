@@ -56,7 +56,7 @@ class LinkDomain:
     def __post_init__(self) -> None:
         _require_count("num_ranks", self.num_ranks, at_least=2)
         _require_rates(self, "bus_gb_per_s", "p2p_gb_per_s", "gather_gb_per_s")
-        _require_latency(self.latency_us)
+        _require("latency_us", self.latency_us, 0 <= self.latency_us < math.inf, "microseconds, at least 0")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Fabric:
 
     def __post_init__(self) -> None:
         _require_rates(self, "nic_gb_per_s", "p2p_gb_per_s", "all_to_all_gb_per_s")
-        _require_latency(self.latency_us)
+        _require("latency_us", self.latency_us, 0 <= self.latency_us < math.inf, "microseconds, at least 0")
         _require("kind", self.kind, self.kind in FABRIC_KINDS, "one of " + ", ".join(FABRIC_KINDS))
         for name in ("by_nodes", "gather_by_nodes"):
             _require_rising(name, getattr(self, name))
@@ -242,10 +242,6 @@ def _require_rates(of: Any, *names: str) -> None:
     for name in names:
         value = getattr(of, name)
         _require(name, value, value is None or 0 < value < math.inf, "GB/s, more than 0")
-
-
-def _require_latency(value: Any) -> None:
-    _require("latency_us", value, 0 <= value < math.inf, "microseconds, at least 0")
 
 
 def _require(key: str, value: Any, is_valid: bool, rule: str) -> None:

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published import COLUMNS, Row, columns_of, published_lines, read_rows
+from benchmarks.published_choices import choice_lines, replay_lines
+from benchmarks.published_left_out import TUNED, changed, lines
 from benchmarks.published_throughput import (
     Reading,
+    errors_of,
     layout_values,
     memory_line,
+    readings_in,
     said_line,
 )
 
@@ -130,3 +134,35 @@ def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons(
     memory = memory_line(readings)
     assert memory["said_not_to_fit"] <= 0.02 * memory["ran"]
     assert memory["below_one_half"] <= 0.15 * memory["ran"]
+
+
+SINCE = PUBLISHED.parent / "rows_2026.csv"
+
+
+@pytest.fixture(scope="module")
+def rows_since() -> list[Reading]:
+    if not SINCE.exists():
+        pytest.skip("no measured tables beside the checkout")
+    return readings_in([SINCE])
+
+
+def test_rows_that_are_said_already_are_predicted_within_their_source_and_what_set_a_constant_is_left_out(rows_since):
+    assert [found.counts for found in rows_since] == [True] * 65
+    found = [line for line in lines(rows_since, None) if "summary" not in line]
+    assert [(line["left_out"], line["count"]) for line in found[-2:]] == [("MooreThreads", 43), ("awslabs", 22)]
+    over_efa = [reading for reading in rows_since if reading.source == "awslabs"]
+    shipped = errors_of(over_efa)
+    with changed({"all-to-alls over EFA": TUNED["all-to-alls over EFA"].without}):
+        assert all(fast >= slow for fast, slow in zip(errors_of(over_efa), shipped, strict=True))
+    assert errors_of(over_efa) == shipped
+
+
+def test_a_choice_is_of_rows_that_differ_in_it_alone_and_a_replay_has_the_regret_of_both_orders(rows_since):
+    *choices, summary = choice_lines(rows_since, "expert_dispatcher")
+    assert (len(choices), summary["choices"]) == (9, 9)
+    assert all(choice["measured"].keys() == {"alltoall", "deepep"} for choice in choices)
+    assert all((choice["regret"] == 0) == choice["right"] for choice in choices)
+    kimi = [reading for reading in rows_since if reading.row["group"] == "AWS kimi-k2 128xB300"]
+    (replay,) = replay_lines(kimi, seeds=2)
+    assert replay["layouts"] == 7
+    assert replay["guided_mean"] <= 0.03

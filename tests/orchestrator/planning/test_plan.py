@@ -16,6 +16,7 @@ from orchestrator.planning.plan import (
     Estimates,
     Fits,
     Plan,
+    assumed_speed_notes,
     expected_trial_s,
     plan_of,
     predictor,
@@ -25,6 +26,7 @@ from orchestrator.planning.plan import (
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.verification import Verification
 from tests.kit import MINIMAL, loaded
 from trials.analysis.training_rate import Checkpoints
@@ -103,6 +105,40 @@ def test_rows_listed_together_say_what_each_layout_alone_does(spec, checkpoints)
         assert (row["layout"], row["fits"], row["mfu"]) == (layout.to_json(), plan.fits(place), plan.mfu(place))
         assert row["verified"] == Verification.of(layout).to_json()
         assert row["training_rate"] == plan.training_rate(place).to_json()
+
+
+def test_a_row_has_the_interval_of_its_step_time_and_a_note_says_how_many_may_be_faster_than_the_first(spec):
+    plan = planned(spec)
+    for row in plan.to_json(top=5):
+        assert row["step_time_low_s"] < row["step_time_s"] < row["step_time_high_s"]
+        assert row["step_time_low_s"] * row["step_time_high_s"] == pytest.approx(row["step_time_s"] ** 2)
+    text = plan_text(plan, spec, candidates_of(spec), 1, False)
+    assert "(95 % interval)" in text
+    assert 0 < plan.num_in_doubt < 20
+    assert f"{plan.num_in_doubt} of the next 19 layouts may be faster than the first" in text
+
+
+def test_speeds_that_nobody_measured_are_named():
+    cluster = {"accelerator": "a100-40gb", "gpus_per_node": 8, "num_nodes": 2}
+    described = {
+        "links": {
+            "domains": [{"name": "node", "num_ranks": 8, "bus_gb_per_s": 235, "latency_us": 10}],
+            "fabric": {"nic_gb_per_s": 200, "latency_us": 5, "kind": "efa"},
+        }
+    }
+    measured = described | {"measured": {"matmul_tflops": {"bf16": 220}}}
+    measured["links"] = {**described["links"], "fabric": described["links"]["fabric"] | {"all_to_all_gb_per_s": 9}}
+    notes = [[*assumed_speed_notes(cluster_of(cluster | known), True)] for known in ({}, described, measured)]
+    gemms, links, all_to_alls = notes[0]
+    assert gemms.startswith("GEMMs are assumed to reach 72% of a a100-40gb's peak")
+    assert "the links are assumed" in links
+    assert "90% of the NICs" in all_to_alls
+    assert [("35% of the NICs" in note) for note in notes[1]] == [False, True]
+    assert notes[2] == []
+
+
+def cluster_of(fields: dict) -> Cluster:
+    return ClusterSection.model_validate(fields).cluster()
 
 
 def test_memory_by_stage_is_that_of_each_layout_alone(spec):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from search_spaces.cost_model.constants import CONSTANTS
+from search_spaces.cost_model.constants import CONSTANTS, typical_constants
 from search_spaces.cost_model.posterior import (
+    MODEL_ERROR,
     MemoryEvidence,
     MemoryPosterior,
     StepTimePosterior,
     TimePrior,
-    typical_constants,
 )
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -100,6 +102,51 @@ def test_what_was_measured_is_uncertain_no_more_and_the_same_seed_believes_the_s
     assert variance_of(after, "gemm") < variance_of(before, "gemm")
     one, same = (posterior_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
     assert one.summary.means.tolist() == same.summary.means.tolist()
+
+
+EXPERTS = replace(MODEL, num_experts=64, experts_per_token=8, expert_ffn_hidden_size=1024)
+CHOICES = [
+    Layout(
+        num_nodes=4,
+        data_parallel=32,
+        engine="megatron-lm",
+        precision="bf16",
+        expert_parallel=degree,
+        micro_batch_size=size,
+        grad_accum_steps=8 // size,
+        expert_dispatcher=dispatcher,
+    ).canonical()
+    for dispatcher in ("alltoall", "deepep")
+    for degree in (8, 16, 32)
+    for size in (1, 4)
+]
+
+
+def test_one_trial_of_a_dispatcher_moves_all_layouts_that_have_it_most_and_those_across_nodes_too():
+    terms = StepTerms.of(EXPERTS, Cluster(ACCELERATORS["h100-80gb"], 8, 4), LayoutTable.of(CHOICES))
+    row = next(i for i, c in enumerate(CHOICES) if (c.expert_dispatcher, c.expert_parallel) == ("deepep", 32))
+    slower = terms.take(np.array([row])).seconds(typical_constants()) * 2
+    before = StepTimePosterior(terms.take(np.array([], dtype=int)), [], 1).predict(terms)
+    after = StepTimePosterior(terms.take(np.array([row])), slower, 1).predict(terms)
+    moved = after[0] - before[0]
+    by_all_to_all, by_deepep = np.split(moved, 2)
+    assert (by_deepep > by_all_to_all).all()
+    # With either size of a micro-batch, experts on two and on four nodes more than on one.
+    inside, *across = by_all_to_all.reshape(3, 2)
+    assert (across > inside).all()
+    assert (inside > 0).all()
+    assert (after[1] < before[1])[row]
+
+
+def test_the_interval_of_a_prediction_is_that_of_many_draws_and_a_faster_layout_is_likely_faster():
+    prior, draws = TimePrior.default(), TimePrior.default().draws(4000, np.random.default_rng(1))
+    logs = np.log(TERMS_OF_ALL.seconds(np.exp(draws)))
+    deviation = np.sqrt(prior.log_deviation(TERMS_OF_ALL) ** 2 - MODEL_ERROR**2)
+    assert deviation == pytest.approx(logs.std(axis=0), rel=0.35)
+    seconds = TERMS_OF_ALL.seconds(typical_constants())
+    probability = prior.probability_faster(TERMS_OF_ALL, than=3)
+    assert ((probability > 0.5) == (seconds < seconds[3]))[np.arange(len(seconds)) != 3].all()
+    assert probability.min() < 0.05
 
 
 def test_one_strange_measurement_among_many_moves_little():
