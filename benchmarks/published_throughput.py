@@ -4,8 +4,10 @@
 
 A row can be said if its model, its machine and its layout are values of Parlay that the engine's rules allow; a row
 with `model_json` and `layout_json` is said already. What a row leaves open is taken from the public recipes it was run
-with. Errors are those of tokens/s and GPU with the shipped constants, by family and by the release that was measured. A
-row whose authors name a fault, or do not state its micro-batch, counts for none.
+with. Rows with overlapped all-to-alls of experts are read without them, and those with activations in host memory are
+not said: their peak is another. Errors are those
+of tokens/s and GPU with the shipped constants, by family and by the release that was measured. A row whose authors name
+a fault, or do not state its micro-batch, counts for none.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class Reading:
         if task is not None:
             return cls(row, None, (task,))
         model, values = model_of(row), json.loads(row.get("layout_json") or "null") or layout_values(row)
+        values.pop("expert_overlap", None)
         reasons = [f"{axis} {word}" for axis, word in values.items() if axis in CHOICES and word not in CHOICES[axis]]
         reasons += ["no published shape of a GPT"] if model is None else []
         if model is None or reasons:
@@ -312,16 +315,15 @@ def _recomputation(row: Row) -> dict[str, Any]:
     if model == "GPT OSS 120B" and row["precision"] == "bf16" and machine in ("dgx-gb200", "dgx-b200", "h100-80gb"):
         return {"activation_checkpointing": "selective", "recompute_modules": "layernorm+moe_act"}
     if model == "LLAMA3_70B" and is_sharded:
-        return {"activation_checkpointing": "none", "offloaded_layers": 20 if machine == "dgx-gb300" else 40}
+        return {"activation_checkpointing": "none, with 20 or 40 layers in host memory"}
     if model == "LLAMA3_8B" and is_sharded and "25.11" in row["section"]:
         return {"activation_checkpointing": "full", "recompute_layers": 5}
     return {"activation_checkpointing": "none"}
 
 
 def _steps_of_bridge(row: Row) -> dict[str, Any]:
-    """CUDA graphs, dispatchers and overlapped all-to-alls of Megatron-Bridge's recipes (scripts/performance/configs,
-    v0.1.0rc4 to v0.5.1; src/megatron/bridge/perf_recipes, v0.6.0): those of the last release up to the row's that
-    changed them."""
+    """CUDA graphs and dispatchers of Megatron-Bridge's recipes (scripts/performance/configs, v0.1.0rc4 to v0.5.1;
+    src/megatron/bridge/perf_recipes, v0.6.0): those of the last release up to the row's that changed them."""
     if row["trainer"] != "megatron-bridge" or row["zero_stage"] == "3":
         return {}
     machine = row["accelerator"].removeprefix("dgx-")
@@ -333,7 +335,7 @@ def _steps_of_bridge(row: Row) -> dict[str, Any]:
     return dict(given[-1]) if given else {}
 
 
-_HYBRID, _OVERLAPPED = {"expert_dispatcher": "hybridep"}, {"expert_overlap": True}
+_HYBRID = {"expert_dispatcher": "hybridep"}
 _ROUTER = {"cuda_graphs": "moe_router+moe_preprocess"}
 _ATTENTION_AND_ROUTER = {"cuda_graphs": "attn+moe_router+moe_preprocess"}
 _WHOLE = {"cuda_graphs": "full_iteration"}
@@ -346,17 +348,14 @@ _BRIDGE_STEPS: tuple[tuple[str, Sequence[str], str, Mapping[str, Any]], ...] = (
     (_GPT_OSS, ("b300", "gb300"), "25.11", _ATTENTION_AND_ROUTER),
     (_QWEN, ("b200",), "25.11", _ROUTER),
     (_QWEN, ("b300", "gb200", "gb300"), "25.11", {**_ROUTER, **_HYBRID}),
-    (_QWEN, ("h100-80gb",), "25.11", _OVERLAPPED),
-    (_QWEN, ("h100-80gb",), "26.02", {**_OVERLAPPED, "expert_dispatcher": "deepep"}),
+    (_QWEN, ("h100-80gb",), "26.02", {"expert_dispatcher": "deepep"}),
     (_QWEN, ("b200",), "26.02.01", {**_ATTENTION_AND_ROUTER, **_HYBRID}),
     (_QWEN, ("h100-80gb",), "26.04", _HYBRID),
     (_GPT_OSS, ("b300",), "26.04", {**_ATTENTION_AND_ROUTER, **_HYBRID}),
-    (_GPT_OSS, ("b200",), "26.04", _HYBRID),
-    (_GPT_OSS, ("gb200",), "26.04", {**_OVERLAPPED, **_HYBRID}),
-    (_GPT_OSS, ("b200",), "26.04.01", {}),
-    (_GPT_OSS, ("gb200",), "26.04.01", _OVERLAPPED),
-    (_QWEN, ("b300", "gb200", "gb300"), "26.06", {**_WHOLE, **_OVERLAPPED, **_HYBRID}),
-    (_GPT_OSS, ("gb200", "gb300"), "26.06", {**_WHOLE, **_OVERLAPPED, **_HYBRID}),
+    (_GPT_OSS, ("b200", "gb200"), "26.04", _HYBRID),
+    (_GPT_OSS, ("b200", "gb200"), "26.04.01", {}),
+    (_QWEN, ("b300", "gb200", "gb300"), "26.06", {**_WHOLE, **_HYBRID}),
+    (_GPT_OSS, ("gb200", "gb300"), "26.06", {**_WHOLE, **_HYBRID}),
 )
 """Model, machines, first release and values, in the order of releases."""
 

@@ -228,7 +228,7 @@ def _choices(axis: Axis) -> Sequence[Any]:
     return axis.words or (False, True)
 
 
-_OF_THE_MODEL = ("pipeline_split", "recompute_layers", "layers_in_16_bits", "context_parallel", "context_inner")
+_OF_THE_MODEL = ("pipeline_split", "recompute_layers", "context_parallel")
 """Fields that are judged for a model that is known alone."""
 _FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024, "data_parallel": 5040}
 _DEFAULTS = {

@@ -23,7 +23,13 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
 from trials.trainers.common.megatron_core import all_fields
 from trials.trainers.common.megatron_layout import has_experts
-from trials.trainers.megatron_bridge.overrides import MEGATRON_BRIDGE, OF_MIXED_PRECISION, precision_fields, sections_of
+from trials.trainers.megatron_bridge.overrides import (
+    KEEPS_ENDS,
+    MEGATRON_BRIDGE,
+    OF_MIXED_PRECISION,
+    precision_fields,
+    sections_of,
+)
 from trials.trainers.table import Table
 
 _SECTIONS = {"model", "ddp", "dataset", "scheduler", "mixed_precision", "comm_overlap"}
@@ -144,11 +150,14 @@ def _of_the_precision(setting: Setting) -> dict[str, Setting]:
     """The fields that a precision's name decides; InputError for one that is not known."""
     if setting.value is None:
         return {}
-    said = precision_fields(str(setting.value).replace("-", "_"))
+    name = str(setting.value).replace("-", "_")
+    said = precision_fields(name)
     if said is None and setting.doubt is None:
         rule = "precision is bf16 or fp16, by the name of a mixed precision of Megatron-Bridge or its fields"
         raise InputError(Settings({"mixed_precision": setting}, MEGATRON_BRIDGE).problem("mixed_precision", rule))
-    return {name: replace(setting, value=said and said[name]) for name in OF_MIXED_PRECISION}
+    kept = "mixed_precision.first_last_layers_bf16"  # no field has it
+    kept_ends = {kept: replace(setting, value=True, key=kept)} if name == KEEPS_ENDS else {}
+    return kept_ends | {field: replace(setting, value=said and said[field]) for field in OF_MIXED_PRECISION}
 
 
 def _precision_in(recipe: str | None) -> str | None:
@@ -188,7 +197,7 @@ def _left_open(keys: Settings, layout: Mapping[str, Any], recipe_has_experts: bo
         name = row.field
         if row.read is None or name not in AXES or name in layout or name == "moment_dtype":
             continue
-        if are_dense and name in (*EXPERT_GROUPS, "expert_dispatcher", "expert_overlap"):
+        if are_dense and name in (*EXPERT_GROUPS, "expert_dispatcher"):
             continue
         if any(when.items() <= known.items() for when in AXES[name].no_effect):
             known[name] = AXES[name].default

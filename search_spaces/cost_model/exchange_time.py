@@ -10,7 +10,7 @@ from search_spaces.cost_model.machine_speed import MachineSpeed
 from search_spaces.cost_model.memory import element_bytes, tokens_of_rank
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.hardware.links import FABRIC_KINDS, NIC_EFFICIENCY
-from search_spaces.layouts.layout import FUSED_DISPATCHERS
+from search_spaces.layouts.layout import FUSED_DISPATCHERS, INNER_CONTEXT
 from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import table_groups
 from search_spaces.layouts.table import LayoutTable
@@ -30,8 +30,11 @@ def tensor_exchange(
     stride = layouts.per_mesh(RankMesh.stride, "tp")
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     seconds = 2 * (tensor - 1) / tensor * size / rate
-    return _split("tensor", ("collectives",), seconds, layouts["tensor_parallel_overlap"] > 0) | {
-        ("tensor", ("latency",)): count * machine.latency_s(tensor, stride)
+    is_hidden = layouts["tensor_parallel_overlap"] > 0
+    return {
+        ("tensor", ("collectives",)): np.where(is_hidden, 0, seconds),
+        ("tensor", ("collectives", "overlap")): is_hidden * EXPOSED * seconds,
+        ("tensor", ("latency",)): count * machine.latency_s(tensor, stride),
     }
 
 
@@ -46,7 +49,7 @@ def context_exchange(
     """
     count, words = layouts["context_parallel"], "context_transport"
     is_hierarchy = layouts.equals(words, "a2a_p2p") & (count > 1)
-    inner, outer = np.where(is_hierarchy, (layouts["context_inner"], count // layouts["context_inner"]), 1)
+    inner, outer = (np.where(is_hierarchy, ranks, 1) for ranks in (INNER_CONTEXT, count // INNER_CONTEXT))
     stride = layouts.per_mesh(RankMesh.stride, "cp")
     of_token = element_bytes(layouts) * tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
     keys, heads = 2 * of_token * model.key_value_size, 2 * of_token * (model.query_size + model.key_value_size)
@@ -90,16 +93,14 @@ def expert_exchange(
         waits_s = 1e-6 * FABRIC_KINDS[fabric.kind].dispatch_us * is_fused * (count > inside) * experts
         far = messages * (size * far_copies / rate + waits_s)
     gathered = messages * size * (count - 1) / machine.bus_bytes_per_s(count, stride)
-    is_hidden = (layouts["expert_overlap"] > 0) & (layouts["grad_accum_steps"] > 1)
     awaited = (1 + shares.layers) * model.num_expert_layers / model.num_layers * machine.is_gpu
-    sent = {
-        ("dispatch",): np.where(is_gathered, gathered, near) * ~is_fused,
-        ("dispatch", "across_domains"): far * ~(is_fused | is_gathered),
-        ("dispatch", "fused_dispatch"): near * is_fused,
-        ("dispatch", "fused_dispatch", "across_domains"): far * is_fused,
+    return {
+        ("expert", ("latency",)): awaited * pass_launch_s,
+        ("expert", ("dispatch",)): np.where(is_gathered, gathered, near) * ~is_fused,
+        ("expert", ("dispatch", "across_domains")): far * ~(is_fused | is_gathered),
+        ("expert", ("dispatch", "fused_dispatch")): near * is_fused,
+        ("expert", ("dispatch", "fused_dispatch", "across_domains")): far * is_fused,
     }
-    split = [_split("expert", constants, seconds, is_hidden) for constants, seconds in sent.items()]
-    return {("expert", ("latency",)): awaited * pass_launch_s, **{key: s for part in split for key, s in part.items()}}
 
 
 def sorted_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
@@ -113,14 +114,6 @@ def sorted_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShar
     copies = np.where(layouts.equals("expert_dispatcher", "alltoall"), 5, 3)
     copies = np.where(layouts["expert_parallel"] > 1, copies, 1)
     return 2 * _passes(shares) * copies * (model.experts_per_token or 0) * _hidden_bytes(model, layouts)
-
-
-def _split(part: str, constants: tuple[str, ...], seconds: np.ndarray, hides: np.ndarray) -> dict[Key, np.ndarray]:
-    """The seconds under their constants, and where computation hides some of them, under that of overlap, too."""
-    return {
-        (part, constants): np.where(hides, 0, seconds),
-        (part, (*constants, "overlap")): hides * EXPOSED * seconds,
-    }
 
 
 def _by_word(layouts: LayoutTable, axis: str, seconds: dict[str, np.ndarray]) -> np.ndarray:

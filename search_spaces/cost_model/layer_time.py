@@ -55,7 +55,7 @@ def _gemm_flops(
     linear = 2 * tokens * (model.active_layer_parameters * passes + shares.parameters(model))
     in_16_bits = layouts.of_recipe(lambda recipe: recipe.products_in_16_bits) / passes
     speedup = layouts.of_recipe(lambda recipe: speedup_over_fp16(machine.accelerator, recipe.arithmetic))
-    low = layouts.quantized_share(model.num_layers) * (1 - in_16_bits)
+    low = ~layouts.equals("matmul_precision", "same") * (1 - in_16_bits)
     low_of_experts = low * layouts.of_recipe(lambda recipe: recipe.has_experts)
     dense, experts = linear * (1 - routed), linear * routed * GROUPED_GEMM_SLOWDOWN
     return {
@@ -152,8 +152,7 @@ def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedSha
     widths_in = 2 if model.gated_mlp else 1
     inputs = whole + (model.attention_output_size + model.active_mlp_width) / tensor
     outputs = whole + (model.query_size + 2 * model.key_value_size + widths_in * model.active_mlp_width) / tensor
-    low = layouts.quantized_share(model.num_layers)
-    low = low * (1 - layouts.of_recipe(lambda recipe: not recipe.has_experts) * _routed_share(model))
+    low = 1 - layouts.of_recipe(lambda recipe: not recipe.has_experts) * _routed_share(model)
     return layouts.of_recipe(lambda recipe: recipe.moved_bytes) * (inputs * (1 + shares.layers) + outputs) * low
 
 

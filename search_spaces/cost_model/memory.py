@@ -77,15 +77,12 @@ def stage_memory(
         gathered = np.maximum(gathered, (layers > 0) * _column(_gathered_bytes(alike, layouts)))
     # Of a layer of the stage, a mean over them.
     kept = stages.in_flight * kept / np.maximum(stages.layers, 1)
-    offloaded = np.minimum(_column(layouts["offloaded_layers"]), stages.layers)
-    # One layer more is on its way to the host, or back.
-    held = (stages.layers - offloaded + (offloaded > 0)) * kept + working
     state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"}
     state["weights"] = state["weights"] + copies / GIB
     return StageMemory(
         **state,
-        activations=held / GIB,
-        on_host=(of_dense["on_host"] + of_routed["on_host"] + offloaded * kept) / GIB,
+        activations=(stages.layers * kept + working) / GIB,
+        on_host=(of_dense["on_host"] + of_routed["on_host"]) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=(gathered + _column(_message_bytes(model, layouts))) / GIB,
     )
@@ -116,8 +113,8 @@ def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     where they replace these. With ZeRO 3 only gathered layers have any."""
     copies = 2 * layouts.of_recipe(lambda recipe: recipe.kept_bytes)
     replaced = np.where(layouts["quantized_weights"] > 0, element_bytes(layouts), 0)
-    weights = _layer_weights(model, layouts) * layouts.quantized_share(model.num_layers)
-    return np.where(layouts["zero_stage"] < 3, weights * (copies - replaced), 0)
+    is_quantized = ~layouts.equals("matmul_precision", "same")
+    return (layouts["zero_stage"] < 3) * is_quantized * _layer_weights(model, layouts) * (copies - replaced)
 
 
 def _layer_weights(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -180,7 +177,7 @@ class _LayerParts:
     @classmethod
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float) -> _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
-        copied, less = _quantized_inputs(model, layouts)
+        copied, less = _quantized_inputs(layouts)
         per_width = _mlp_tensors(model, layouts) * width - less
         dispatched = _dispatched_bytes(model, layouts, less) + _bytes_in_excess(model, layouts, expert_skew, less)
         dense, routed, shared = (
@@ -248,13 +245,13 @@ def _attention_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     return tokens_of_rank(model, layouts) * (inputs + before) * element_bytes(layouts) / layouts["tensor_parallel"]
 
 
-def _quantized_inputs(model: ModelShape, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of an element that linear layers in 8 or 4 bits keep, and that they keep less, means over the layers.
+def _quantized_inputs(layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of an element that linear layers in 8 or 4 bits keep, and that they keep less.
 
     Inputs after a norm and the MLP's last one are kept in these bits only, attention's output in 16 bits, too.
     """
-    kept, share = layouts.of_recipe(lambda recipe: recipe.kept_bytes), layouts.quantized_share(model.num_layers)
-    return kept * share, np.where(kept > 0, element_bytes(layouts) - kept, 0) * share
+    kept = layouts.of_recipe(lambda recipe: recipe.kept_bytes)
+    return kept, np.where(kept > 0, element_bytes(layouts) - kept, 0)
 
 
 def _mlp_tensors(model: ModelShape, layouts: LayoutTable) -> np.ndarray:

@@ -154,7 +154,7 @@ def _of_stages(of_chunks: np.ndarray, stages: int, is_v: bool) -> np.ndarray:
 
 def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
     """Micro-batches in flight: all of a step's with GPipe, the stages from here to the end with 1F1B, and with
-    interleaved chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1, over v: one more with expert_overlap
+    interleaved chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1, over v
     (megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches).
 
     On every rank p with ZBV (Qi et al., arXiv 2401.10241, section 6) and p + 1/2 with DualPipeV (deepseek-ai/DualPipe,
@@ -163,8 +163,7 @@ def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
     stages, chunks, steps = (
         layouts[name][:, None] for name in ("pipeline_parallel", "virtual_pipeline_stages", "grad_accum_steps")
     )
-    further = 1 + layouts["expert_overlap"][:, None]
-    interleaved = (2 * (stages - index - 1) + (chunks - 1) * stages + further) / chunks
+    interleaved = (2 * (stages - index - 1) + (chunks - 1) * stages + 1) / chunks
     one_f_one_b = np.where(chunks > 1, interleaved, stages - index)
     of_v = stages + 0.5 * layouts.equals("pipeline_schedule", "dualpipev")[:, None]
     one_f_one_b = np.where(has_v_schedule(layouts)[:, None], of_v, one_f_one_b)

@@ -28,7 +28,6 @@ from search_spaces.cost_model.layer_time import (
 )
 from search_spaces.cost_model.machine_speed import HOST_GB_PER_S, MachineSpeed
 from search_spaces.cost_model.memory import (
-    LayerActivations,
     element_bytes,
     engine_column,
     gathered_weight_bytes,
@@ -97,7 +96,7 @@ class StepTerms:
             _sharded_seconds(model, machine, layouts),
             micro_batches=layouts["grad_accum_steps"].astype(float),
             fill=others_s / device_s / layouts["virtual_pipeline_stages"] * _share_of_fill(layouts),
-            per_step=_per_step_seconds(model, machine, layouts, stages, device_s),
+            per_step=_per_step_seconds(model, machine, layouts, stages),
         )
 
     @classmethod
@@ -200,9 +199,7 @@ def _shards(machine: MachineSpeed, layouts: LayoutTable) -> RankGroups:
 # -- once a step
 
 
-def _per_step_seconds(
-    model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, stages: StageTable, device_s: np.ndarray
-) -> Columns:
+def _per_step_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, stages: StageTable) -> Columns:
     """Seconds once per step rather than per micro-batch."""
     dense, routed = stages.of_rank(layouts).max(axis=1), stages.routed_of_rank(layouts).max(axis=1)
     is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
@@ -221,19 +218,10 @@ def _per_step_seconds(
             ("data_parallel", ("data_parallel",)): np.where(overlaps, 0, reduced_s),
             ("data_parallel", ("data_parallel", "overlap")): overlaps * EXPOSED * reduced_s,
             ("optimizer", ("memory_traffic",)): ~is_offloaded * updated * _UPDATE_BYTES / machine.memory_bytes_per_s,
-            ("offload", ("offload",)): is_offloaded * on_host + _copied_seconds(model, machine, layouts, device_s),
+            ("offload", ("offload",)): is_offloaded * on_host,
             ("optimizer", ("step",)): np.full(len(layouts), STEP_S),
         }
     )
-
-
-def _copied_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, device_s: np.ndarray) -> np.ndarray:
-    """Seconds of a step in which the device waits for activations on their way to the host, which the forward pass
-    overlaps, and back, which the backward pass does."""
-    kept = LayerActivations.of(model, layouts).kept * np.minimum(layouts["offloaded_layers"], model.num_layers)
-    copied = kept / machine.host_bytes_per_s
-    waits = np.maximum(0, copied - device_s / 3) + np.maximum(0, copied - device_s * 2 / 3)
-    return layouts["grad_accum_steps"] * waits
 
 
 _UPDATE_BYTES = 30

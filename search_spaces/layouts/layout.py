@@ -30,6 +30,8 @@ RECOMPUTED_MODULES = ("layernorm", "mla_up_proj", "core_attn", "mlp", "moe", "mo
 """Megatron's names of what selective recomputation recomputes, in the order of a layer's forward pass."""
 FUSED_DISPATCHERS = ("deepep", "hybridep")
 """Dispatchers whose kernels send a token once to each rank with experts of it."""
+INNER_CONTEXT = 2
+"""Context-parallel ranks of an inner group with context_transport a2a_p2p, unless an option says otherwise."""
 CAPTURED_MODULES = ("attn", "mlp", "moe_router", "moe_preprocess")
 """Megatron's names of the parts of a layer that a CUDA graph captures, in the order of a layer's forward pass."""
 _NO_SELECTIVE_RECOMPUTATION = ({"activation_checkpointing": "none"}, {"activation_checkpointing": "full"})
@@ -289,23 +291,6 @@ class Layout(DerivedNumbers):
         description="Ranks that split every expert, as tensor_parallel does other layers.",
         engines=(*OWN_ENGINES, "megatron-lm", "command"),
     )
-    offloaded_layers: int = axis_field(
-        0,
-        key="ol",
-        label="offloaded layers",
-        description="First layers whose activations are in host memory between their forward and backward pass.",
-        least=0,
-        engines=("megatron-lm", "command"),
-    )
-    layers_in_16_bits: int = axis_field(
-        0,
-        key="hl",
-        label="layers in 16 bits",
-        description="Layers at each end of the model whose products stay in 16 bits.",
-        least=0,
-        no_effect=({"matmul_precision": "same"},),
-        engines=_TRANSFORMER_ENGINE,
-    )
     quantized_weights: bool = axis_field(
         False,
         key="qw",
@@ -376,15 +361,6 @@ class Layout(DerivedNumbers):
         implied=(("all_gather", {"engine": TORCHTITAN, "context_transport": "p2p"}),),
         engines=(TORCHTITAN, *_TRANSFORMER_ENGINE),
     )
-    context_inner: int = axis_field(
-        2,
-        key="ci",
-        label="inner context",
-        description="Ranks of an inner group with context_transport a2a_p2p.",
-        least=2,
-        no_effect=tuple({"context_transport": word} for word in ("p2p", "all_gather", "a2a")),
-        engines=_TRANSFORMER_ENGINE,
-    )
     expert_dispatcher: str = axis_field(
         "alltoall",
         key="ed-",
@@ -395,14 +371,6 @@ class Layout(DerivedNumbers):
         no_effect=({"expert_parallel": 1},),
         engines=(MEGATRON_CORE, *_TRANSFORMER_ENGINE),
         engines_of_word=dict.fromkeys(FUSED_DISPATCHERS, _TRANSFORMER_ENGINE),
-    )
-    expert_overlap: bool = axis_field(
-        False,
-        key="eo",
-        label="expert overlap",
-        description="Overlap the experts' all-to-alls of a micro-batch with the computation of another.",
-        no_effect=({"expert_parallel": 1},),
-        engines=_TRANSFORMER_ENGINE,
     )
     cuda_graphs: str = axis_field(
         "none",

@@ -107,11 +107,6 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
         values = [[0 if recipe is None else value_of(recipe) or 0 for recipe in of_engine] for of_engine in recipes]
         return np.array(values)[self["engine"], self["matmul_precision"]]
 
-    def quantized_share(self, num_layers: int) -> np.ndarray:
-        """Share of a model's layers whose products are in 8 or 4 bits."""
-        is_quantized = ~self.equals("matmul_precision", "same")
-        return is_quantized * (1 - np.minimum(1, 2 * self["layers_in_16_bits"] / num_layers))
-
     def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
         """A column of what a method of RankMesh returns for each layout."""
         values = [method(self.mesh_in(order), *arguments) for order in CHOICES["rank_order"]]

@@ -303,13 +303,6 @@ LAYOUT_RULES: tuple[LayoutRule, ...] = (
         "set matmul_precision to same",
     ),
     LayoutRule(
-        "layers_in_16_bits",
-        ("layers_in_16_bits", "model.num_layers"),
-        lambda table, w: 2 * table["layers_in_16_bits"] < w.model.num_layers,
-        "layers_in_16_bits at both ends are not all of the model's layers",
-        "use fewer layers_in_16_bits, or set matmul_precision to same",
-    ),
-    LayoutRule(
         "context",
         ("context_parallel", "model.seq_length"),
         lambda table, w: (table["context_parallel"] == 1) | (w.model.seq_length % (2 * table["context_parallel"]) == 0),

@@ -47,6 +47,19 @@ _DERIVED_DATA_PARALLEL = {
     "data_parallel": "data_parallel is derived: num_nodes x GPUs a node /"
     f" ({' x '.join((*MODEL_DEGREES, *OTHER_DEGREES.values()))})"
 }
+_OPTIONS_INSTEAD = {
+    "expert_overlap": "--overlap-moe-expert-parallel-comm",
+    "offloaded_layers": "--cpu-offloading-num-layers and --cpu-offloading",
+    "layers_in_16_bits": "--first-last-layers-bf16, --num-layers-at-start-in-bf16 and --num-layers-at-end-in-bf16",
+    "context_inner": "--hierarchical-context-parallel-sizes",
+}
+"""Options of Megatron-LM in place of former axes."""
+
+
+def _no_axes(section: str) -> dict[str, str]:
+    """Keys that this section does not have, each with the reason."""
+    instead = {name: f"give {options} in {section}.options" for name, options in _OPTIONS_INSTEAD.items()}
+    return _DERIVED_DATA_PARALLEL | instead
 
 
 class PresetSection(Section):
@@ -137,7 +150,7 @@ class SpaceSection(SpaceAxes):
     the rule that excludes them.
     """
 
-    refused = _DERIVED_DATA_PARALLEL
+    refused = _no_axes("space")
 
     env: EnvAxes = ENV_FIELD
     launch: LaunchAxes = LAUNCH_FIELD
@@ -182,7 +195,7 @@ class BaselineSection(BaselineFields):
     derived, and so is grad_accum_steps when it is not given.
     """
 
-    refused = _DERIVED_DATA_PARALLEL
+    refused = _no_axes("baseline")
 
     env: EnvValues = Field(default=None, description="Environment variables of the ranks.")
     launch: LaunchValues = Field(default=None, description="Options of the launch line.")

@@ -126,9 +126,7 @@ VALUES_OF_ENGINE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     ACCELERATE_LAUNCH: {"data_parallel_replicas": (1, 2)},
     "megatron-lm": {
         "matmul_precision": AXES["matmul_precision"].words,
-        "layers_in_16_bits": (0, 2),
         "recompute_modules": (*AXES["recompute_modules"].single_words, "layernorm+moe_act"),
-        "offloaded_layers": (0, 1),
         "cuda_graphs": (
             *("none", "none", "attn", "attn+mlp", "full_iteration"),
             *("attn+moe_router", "moe_router+moe_preprocess", "attn+moe_router+moe_preprocess"),
@@ -151,11 +149,20 @@ _EXPERTS: Mapping[str, Any] = {
     "attention_kernel": "flash",
 }
 _CAPTURED = {**_EXPERTS, "expert_dispatcher": "hybridep", "cuda_graphs": "full_iteration"}
+_CONTEXT = {
+    "data_parallel": 2,
+    "context_parallel": 4,
+    "zero_stage": 1,
+    "grad_accum_steps": 16,
+    "precision": "bf16",
+    "attention_kernel": "flash",
+}
 _SPLIT_EXPERTS = {"tensor_parallel": 4, "data_parallel": 2, "grad_accum_steps": 16, "sequence_parallel": True}
 NAMED: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "megatron-lm": (
-        ("mixtral", {**_EXPERTS, "expert_overlap": True, "cuda_graphs": "attn+moe_router"}),
-        ("mixtral", {**_CAPTURED, "expert_overlap": True}),
+        ("mixtral", {**_EXPERTS, "cuda_graphs": "attn+moe_router"}),
+        ("mixtral", _CAPTURED),
+        ("llama", {**_CONTEXT, "context_transport": "a2a_p2p"}),
         ("gpt-oss-moe", _CAPTURED),
         ("qwen3-moe", {**_EXPERTS, "cuda_graphs": "attn+mlp+moe_router"}),
         ("mixtral", {**_SPLIT_EXPERTS, "expert_tensor_parallel": 4}),

@@ -43,6 +43,7 @@ def meaning_of_layout(spec: TrialSpec) -> Meaning:
         "global_batch_size": spec.global_batch_size,
         "gradient_dtype": gradient_dtype(spec),
         "has_biases": model.has_biases,
+        "context_groups": [2, layout.context_parallel // 2] if layout.context_transport == "a2a_p2p" else None,
         "head_size": model.head_size,
         "mlp_activation": model.mlp_activation,
         "max_positions": model.seq_length,
@@ -93,14 +94,12 @@ def of_megatron_lm(values: Values, configs: Mapping[str, Values]) -> Meaning:
         "precision": _same(PRECISIONS[config["params_dtype"]] for config in (model, optimizer)),
         **_recomputation_of_megatron_lm(model),
         "tensor_parallel_overlap": model["tp_comm_overlap"],
-        "expert_overlap": model["overlap_moe_expert_parallel_comm"],
         "cuda_graphs": _graphs_of_megatron_lm(model),
         "data_parallel_replicas": ddp["num_distributed_optimizer_instances"],
         "pipeline_split": "+".join(part for part in _COUNTED if model[f"account_for_{part}_in_pipeline_split"])
         or "own",
         "first_stage_layers": model["num_layers_in_first_pipeline_stage"],
         "last_stage_layers": model["num_layers_in_last_pipeline_stage"],
-        "offloaded_layers": model["cpu_offloading_num_layers"] if model["cpu_offloading"] else 0,
         "attention_kernel": {"flash": "flash", "fused": "flash", "unfused": "math"}.get(model["attention_backend"]),
         "dropout": (model["attention_dropout"], model["hidden_dropout"]),
         **{name: model[name] for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")},
@@ -130,7 +129,7 @@ def _context_of_megatron_lm(model: Values) -> Meaning:
     return {
         "context_parallel": model["context_parallel_size"],
         "context_transport": str(transport).replace("+", "_"),
-        "context_inner": sizes[0] if sizes else AXES["context_inner"].default,
+        "context_groups": sizes,
     }
 
 
@@ -139,10 +138,8 @@ _COUNTED = AXES["pipeline_split"].parts
 
 def _quantization_of_megatron_lm(model: Values) -> Meaning:
     of_fp8 = f"fp8_{model['fp8_recipe']}".replace("fp8_mxfp8", "mxfp8")
-    ends = [model[f"num_layers_at_{end}_in_bf16"] for end in ("start", "end")]
     return {
         "matmul_precision": model["fp4_recipe"] if model["fp4"] else of_fp8 if model["fp8"] else "same",
-        "layers_in_16_bits": _same(ends) if model["first_last_layers_bf16"] else 0,
         "quantized_weights": model["fp8_param"] or model["fp4_param"],
     }
 

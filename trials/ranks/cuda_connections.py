@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from search_spaces.hardware.cluster import BLACKWELL, chip_of
 from search_spaces.layouts.layout import FUSED_DISPATCHERS, Layout
+from trials.trainers.common.options import option_names
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 ONE = {VARIABLE: "1"}
@@ -22,9 +23,10 @@ def connections(layout: Layout, accelerator: str) -> dict[str, str]:
     """The variable for a trainer with Megatron's layers; empty where the driver's default is to count."""
     is_split = layout.tensor_parallel > 1 or layout.context_parallel > 1
     is_fused = layout.expert_parallel > 1 and layout.expert_dispatcher in FUSED_DISPATCHERS
+    overlaps_experts = "overlap-moe-expert-parallel-comm" in option_names(layout.of_trial.options)
     if chip_of(accelerator) in BLACKWELL:
-        return MANY if is_split or is_fused or layout.expert_overlap else {}
-    if layout.expert_overlap:
+        return MANY if is_split or is_fused or overlaps_experts else {}
+    if overlaps_experts:
         return MANY
     if layout.zero_stage > 1:
         return {}

@@ -86,11 +86,8 @@ NEEDED = {
     "recompute_layers": {"activation_checkpointing": "full"},
     "recompute_modules": {"activation_checkpointing": "selective"},
     "context_transport": {"context_parallel": 2},
-    "context_inner": {"context_parallel": 4, "context_transport": "a2a_p2p"},
-    "layers_in_16_bits": {"matmul_precision": "fp8_tensorwise"},
     "quantized_weights": {"matmul_precision": "fp8_tensorwise"},
     "expert_dispatcher": {"expert_parallel": 2},
-    "expert_overlap": {"expert_parallel": 2},
 }
 """Values of other fields with which a field has an effect."""
 

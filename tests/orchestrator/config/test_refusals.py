@@ -243,6 +243,37 @@ tracking: {mlflow_uri: ./mlruns}
     ]
 
 
+@pytest.mark.parametrize(
+    ("change", "key", "instead"),
+    [
+        (
+            "space.expert_overlap=[false, true]",
+            "space.expert_overlap",
+            "give --overlap-moe-expert-parallel-comm in space.options",
+        ),
+        (
+            "space.offloaded_layers=[0, 4]",
+            "space.offloaded_layers",
+            "give --cpu-offloading-num-layers and --cpu-offloading in space.options",
+        ),
+        (
+            "space.layers_in_16_bits=1",
+            "space.layers_in_16_bits",
+            "give --first-last-layers-bf16, --num-layers-at-start-in-bf16 and",
+        ),
+        (
+            "baseline={context_inner: 2}",
+            "baseline.context_inner",
+            "give --hierarchical-context-parallel-sizes in baseline.options",
+        ),
+    ],
+)
+def test_a_former_axis_is_refused_with_the_option_in_its_place(tmp_path: Path, change: str, key: str, instead: str):
+    problem = refusal(tmp_path, MINIMAL, change)
+    assert problem.key == key
+    assert (problem.rule or "").startswith(instead)
+
+
 ACCEPTED = [
     # changes near to those refused above
     [f"name={'a' * 41}"],

@@ -24,7 +24,6 @@ BLOCK = {"model__recompute_granularity": "full", "model__recompute_method": "blo
 GRAPHS = {"model__cuda_graph_impl": "transformer_engine"}
 UNREAD = "The recipe of these overrides was not read; it decides"
 EXPERTS = {"model__num_moe_experts": 8, "model__expert_model_parallel_size": 4}
-OVERLAPPED = {"model__overlap_moe_expert_parallel_comm": True}
 SQUARED_RELU = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
 
 
@@ -43,7 +42,7 @@ def test_overrides_leave_the_rest_to_the_recipe():
     assert looks_like_megatron_bridge(yaml.safe_load(BRIDGE))
     assert (found.source, found.engine, found.global_batch_size) == ("megatron-bridge", "megatron-lm", 64)
     assert {*found.left_open} == {
-        *("offload", "rank_order", "bucket_mib", "recompute_modules", "data_parallel_replicas", "offloaded_layers"),
+        *("offload", "rank_order", "bucket_mib", "recompute_modules", "data_parallel_replicas"),
         *("pipeline_split", "first_stage_layers", "last_stage_layers", "cuda_graphs"),
     }
     assert found.origins["baseline.zero_stage"] == "ddp.use_distributed_optimizer (line 24)"
@@ -55,7 +54,6 @@ def test_overrides_leave_the_rest_to_the_recipe():
         ({"mixed_precision": "fp16_mixed"}, "precision", "fp16"),
         ({"mixed_precision": "bf16-with-mxfp8-mixed"}, "matmul_precision", "mxfp8"),
         ({"model__virtual_pipeline_model_parallel_size": None}, "virtual_pipeline_stages", 1),
-        ({**EXPERTS, **OVERLAPPED, "comm_overlap__overlap_moe_expert_parallel_comm": False}, "expert_overlap", False),
         ({**GRAPHS, "model__num_moe_experts": None, "model__cuda_graph_scope": []}, "cuda_graphs", "attn+mlp"),
         ({**STAGES, "model__pipeline_model_parallel_layout": "Ettt|(tttt|)*2tL"}, "first_stage_layers", 3),
         ({**STAGES, "model__pipeline_model_parallel_layout": LISTED}, "pipeline_split", "own"),
@@ -77,6 +75,20 @@ def test_overrides_leave_the_rest_to_the_recipe():
 def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, expected):
     found = read(**keys)
     assert {**found.layout, **found.model}.get(field) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"comm_overlap__overlap_moe_expert_parallel_comm": True}, "comm_overlap.overlap_moe_expert_parallel_comm"),
+        ({"model__cpu_offloading_num_layers": 4}, "model.cpu_offloading_num_layers"),
+        ({"mixed_precision": {"bf16": True, "first_last_layers_bf16": True}}, "mixed_precision.first_last_layers_bf16"),
+        ({"mixed_precision": "bf16_with_fp8_current_scaling_mixed"}, "mixed_precision.first_last_layers_bf16"),
+        ({"model__hierarchical_context_parallel_sizes": [4, 2]}, "model.hierarchical_context_parallel_sizes"),
+    ],
+)
+def test_what_no_axis_has_is_named_in_a_note(keys, named):
+    assert f"Not read: {named}." in read(**keys).notes
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ def test_every_trainer_but_accelerate_runs_a_plain_pipeline(kind):
     [
         ("megatron-lm", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
         ("megatron-lm", {"offload": "optimizer"}, "offload"),
-        ("megatron-lm", {"offloaded_layers": 1}, "offloaded_layers"),
         ("megatron-lm", {"zero_stage": 1, "data_parallel_replicas": 2}, "data_parallel_replicas"),
         ("megatron-lm", {"tensor_parallel": 2, "tensor_parallel_overlap": True}, "tensor_parallel_overlap"),
         ("megatron-lm", {"pipeline_split": "embedding+loss", "last_stage_layers": 3}, "pipeline_split"),
@@ -160,10 +159,9 @@ def messages(shape: ModelShape, **fields) -> list[str]:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 2}, None),
+        ({"matmul_precision": "fp8_tensorwise"}, None),
         ({"matmul_precision": "fp8_rowwise"}, "matmul_precision"),
         ({"matmul_precision": "mxfp8", "precision": "fp32", "attention_kernel": "math"}, "matmul_precision"),
-        ({"matmul_precision": "fp8_delayed", "layers_in_16_bits": 1}, "layers_in_16_bits"),
         ({"matmul_precision": "mxfp8", "quantized_weights": True, "zero_stage": 1}, None),
         ({**MXFP8, "quantized_weights": True, "zero_stage": 1, "offload": "optimizer"}, "quantized_weights"),
         ({"gradients_in_bf16": True, "precision": "fp16"}, "gradients_in_bf16"),
@@ -189,8 +187,8 @@ def test_a_recipe_takes_multiples_of_its_own(word, hidden_size, refused):
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"matmul_precision": "fp8_tensorwise", "layers_in_16_bits": 1, "quantized_weights": True}, None),
-        ({"matmul_precision": "fp8_tensorwise", "quantized_weights": True}, "quantization"),
+        ({"matmul_precision": "fp8_tensorwise", "quantized_weights": True}, None),
+        ({"matmul_precision": "fp8_tensorwise"}, "quantization"),
         ({"gradients_in_bf16": True}, "gradients_in_bf16"),
         ({"moment_dtype": "bf16"}, "moment_dtype"),
     ],
@@ -203,34 +201,22 @@ def test_megatron_bridge_has_whole_precisions_by_their_names(fields, code):
         assert MIXED_PRECISIONS[quantization_of(layout)] == "bf16_with_fp8_current_scaling_mixed"
 
 
+@pytest.mark.parametrize(("ranks", "heads", "refused"), [(2, 8, True), (4, 8, False), (6, 8, False), (4, 1, True)])
+def test_a_hierarchy_has_several_inner_groups_of_two_that_share_heads(ranks, heads, refused):
+    shape = replace(GPT2, num_attention_heads=heads, num_key_value_heads=heads)
+    layout = Layout(**HALF, context_parallel=ranks, context_transport="a2a_p2p")
+    found = [problem.code for problem in engine_violations(layout, shape, TRAINERS["megatron-lm"].rules)]
+    assert ("megatron-lm.context_transport" in found) is refused
+
+
 # -- how Megatron-LM carries out a step
 
-OVERLAPPED = {"expert_overlap": True, "expert_parallel": 2}
 STAGES = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_schedule": "interleaved_1f1b"}
 CAPTURED = {"cuda_graphs": "full_iteration", "expert_parallel": 2, "expert_dispatcher": "hybridep"}
 SPLIT = {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 2}
 SQUARED = {"gated_mlp": False, "activation": "squared_relu"}
 ROUTED = {"cuda_graphs": "moe_router+moe_preprocess"}
 SELECTIVE = {"activation_checkpointing": "selective"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "mtp_layers", "other"),
-    [
-        (OVERLAPPED, 0, None),
-        ({**OVERLAPPED, **STAGES}, 1, None),
-        ({**OVERLAPPED, **SELECTIVE, "recompute_modules": "layernorm+moe_act"}, 0, None),
-        ({**OVERLAPPED, "pipeline_parallel": 2}, 0, "pipeline_parallel 2 and virtual_pipeline_stages 1"),
-        ({**OVERLAPPED, "activation_checkpointing": "full"}, 0, "activation_checkpointing full"),
-        ({**OVERLAPPED, "zero_stage": 2}, 0, "zero_stage 2"),
-        ({**OVERLAPPED, "expert_dispatcher": "allgather"}, 0, "expert_dispatcher allgather"),
-        (OVERLAPPED, 1, "model.num_mtp_layers 1 and pipeline_parallel 1"),
-        ({**OVERLAPPED, **STAGES}, 2, "model.num_mtp_layers 2"),
-    ],
-)
-def test_all_to_alls_overlap_where_megatron_lm_asserts_nothing(fields, mtp_layers, other):
-    expected = [] if other is None else [f"expert_overlap is true with {other}"]
-    assert messages(replace(EXPERTS, num_mtp_layers=mtp_layers), **fields) == expected
 
 
 @pytest.mark.parametrize(
@@ -251,9 +237,9 @@ def test_hybridep_is_told_the_ranks_of_a_domain_where_an_expert_group_has_severa
 
 
 def test_overlapped_all_to_alls_want_more_connections():
-    layout = Layout(**OVERLAPPED, data_parallel=2, engine="megatron-lm")
-    assert environment_of(layout, "h100-80gb", 8) == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
-    plain = replace(layout, expert_overlap=False)
+    plain = Layout(expert_parallel=2, data_parallel=2, engine="megatron-lm")
+    overlapped = replace(plain, settings="options.--overlap-moe-expert-parallel-comm=")
+    assert environment_of(overlapped, "h100-80gb", 8) == {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
     assert environment_of(plain, "h100-80gb", 8) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     captured = environment_of(replace(plain, **CAPTURED), "h100-80gb", 8)
     assert captured == {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NVTE_CUTEDSL_FUSED_GROUPED_MLP": "1"}
@@ -263,7 +249,7 @@ def test_overlapped_all_to_alls_want_more_connections():
     ("model", "fields", "others"),
     [
         (LLAMA, {"cuda_graphs": "full_iteration", "activation_checkpointing": "full", **STAGES}, []),
-        (EXPERTS, {"cuda_graphs": "attn+moe_router", **OVERLAPPED}, []),
+        (EXPERTS, {"cuda_graphs": "attn+moe_router", "expert_parallel": 2}, []),
         (EXPERTS, {**ROUTED, **SELECTIVE, "recompute_modules": "layernorm"}, []),
         (replace(EXPERTS, num_dense_layers=1), {"cuda_graphs": "mlp"}, []),
         (LLAMA, {"cuda_graphs": "attn", "activation_checkpointing": "full"}, ["activation_checkpointing full"]),
@@ -273,7 +259,6 @@ def test_overlapped_all_to_alls_want_more_connections():
         (EXPERTS, {"cuda_graphs": "full_iteration"}, ["model.num_experts 4 and expert_dispatcher alltoall"]),
         (EXPERTS, {**CAPTURED, **SPLIT}, ["model.num_experts 4 and expert_tensor_parallel 2"]),
         (replace(EXPERTS, **SQUARED), CAPTURED, ["model.num_experts 4 and model.activation squared_relu"]),
-        (replace(EXPERTS, num_dense_layers=1), {"cuda_graphs": "mlp", **OVERLAPPED}, ["expert_overlap true"]),
         (
             EXPERTS,
             {**ROUTED, **SELECTIVE, "recompute_modules": "moe"},

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import CHOICES, FUSED_DISPATCHERS, Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.common.megatron_layout import LAYOUT_ROWS, from_0, has_experts, is_on
+from trials.trainers.common.megatron_layout import LAYOUT_ROWS, has_experts, is_on
 from trials.trainers.table import Keys, Row, Trained, Values, number, plain, switch, word
 
 CLAMPED = {"glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0}
@@ -22,6 +22,11 @@ ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", 
 """Activations by the name of their function."""
 _FLEX = "flex"
 """Megatron's dispatcher by a library."""
+
+
+def _from_0(keys: Keys, name: str) -> int | None:
+    """A whole number that may be 0."""
+    return 0 if str(keys.value(name)) == "0" else keys.count(name)
 
 
 # -- a layer
@@ -127,7 +132,7 @@ _LAYER = (
     Row(
         "num_mtp_layers",
         lambda spec: {"mtp_num_layers": spec.model.num_mtp_layers or None},
-        lambda keys: from_0(keys, "mtp_num_layers"),
+        lambda keys: _from_0(keys, "mtp_num_layers"),
     ),
 )
 
@@ -256,7 +261,7 @@ def _aux_loss(keys: Keys) -> float | None:
 
 
 _EXPERTS = (
-    Row("num_experts", _experts, lambda keys: from_0(keys, "num_moe_experts") or None),
+    Row("num_experts", _experts, lambda keys: _from_0(keys, "num_moe_experts") or None),
     plain("expert_parallel", "expert_model_parallel_size", _of_experts("expert_model_parallel_size", 1)),
     Row("expert_tensor_parallel", read=_expert_tensor_parallel),
     Row("experts_per_token", read=_of_experts("moe_router_topk", 2)),
@@ -264,7 +269,6 @@ _EXPERTS = (
     Row("shared_expert_ffn_hidden_size", read=_of_experts("moe_shared_expert_intermediate_size")),
     Row("aux_loss_coefficient", read=_aux_loss),
     Row("expert_dispatcher", read=_dispatcher),
-    switch("expert_overlap", "overlap_moe_expert_parallel_comm", False),
 )
 
 CORE_ROWS = (*LAYOUT_ROWS, *_LAYER, *_ATTENTION, *_EXPERTS)

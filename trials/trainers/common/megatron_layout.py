@@ -8,7 +8,7 @@ A row writes all of its fields; None is the core's default.
 from __future__ import annotations
 
 from search_spaces.errors import InputError
-from search_spaces.layouts.layout import AXES, CHOICES
+from search_spaces.layouts.layout import AXES, CHOICES, INNER_CONTEXT
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
 from search_spaces.rules.engine_rules import MEGATRON_SCHEDULES
 from trials.trainers.table import SWITCH, Keys, Row, Trained, Values, number, switch, word
@@ -27,11 +27,6 @@ _RECIPES = {word: word.removeprefix("fp8_") for word in TRANSFORMER_ENGINE_RECIP
 def is_on(keys: Keys, name: str, default: bool = False) -> bool | None:
     """A switch; None where another file decides it."""
     return keys.chosen(name, SWITCH, keys.default(name, default))
-
-
-def from_0(keys: Keys, name: str, default: int | None = None) -> int | None:
-    """A whole number that may be 0."""
-    return 0 if str(keys.value(name)) == "0" else keys.count(name) or keys.default(name, default)
 
 
 def has_experts(keys: Keys) -> bool:
@@ -86,26 +81,15 @@ def _transport(keys: Keys) -> str | None:
     return found.pop()
 
 
-def _inner_sizes(spec: Trained) -> Values:
-    """Sizes of a hierarchy, the inner groups first."""
-    count, inner = spec.layout.context_parallel, spec.layout.context_inner
-    sizes = [inner, count // inner] if spec.layout.context_transport == "a2a_p2p" else None
-    return {"hierarchical_context_parallel_sizes": sizes}
-
-
 def _comm_type(spec: Trained) -> Values:
-    layout = spec.layout
-    return {"cp_comm_type": _TRANSPORTS[layout.context_transport] if layout.context_parallel > 1 else None}
-
-
-def _context_inner(keys: Keys) -> int | None:
-    name = "hierarchical_context_parallel_sizes"
-    sizes = keys.words(name)
-    if not sizes:
-        return keys.default(name, AXES["context_inner"].default)
-    if len(sizes) != 2 or any(not size.isdigit() or int(size) < 2 for size in sizes):
-        raise InputError(keys.problem(name, "a2a_p2p has groups of two sizes, the inner one first"))
-    return int(sizes[0])
+    """The transport; of a hierarchy its sizes, too, the inner groups first."""
+    transport, count = spec.layout.context_transport, spec.layout.context_parallel
+    return {
+        "cp_comm_type": _TRANSPORTS[transport] if count > 1 else None,
+        "hierarchical_context_parallel_sizes": [INNER_CONTEXT, count // INNER_CONTEXT]
+        if transport == "a2a_p2p"
+        else None,
+    }
 
 
 _PARALLELISM = (
@@ -120,7 +104,6 @@ _PARALLELISM = (
     switch("tensor_parallel_overlap", "tp_comm_overlap", False),
     number("context_parallel", "context_parallel_size", 1),
     Row("context_transport", _comm_type, _transport),
-    Row("context_inner", _inner_sizes, _context_inner),
     word("rank_order", "use_tp_pp_dp_mapping", {"tp-pp-dp": True, "tp-dp-pp": False}, "tp-dp-pp"),
     number("micro_batch_size", "micro_batch_size"),
 )
@@ -229,16 +212,13 @@ def _quantization(spec: Trained) -> Values:
     """Products of 8 and 4 bits, by Transformer Engine, in the formats of Megatron-Bridge's recipes
     (src/megatron/bridge/training/mixed_precision.py)."""
     layout = spec.layout
-    precision, kept = layout.matmul_precision, layout.layers_in_16_bits or None
+    precision = layout.matmul_precision
     in_4_bits = precision != "same" and MATMUL_RECIPES[precision].arithmetic == "fp4"
     in_8_bits, are_quantized = precision != "same" and not in_4_bits, layout.quantized_weights
     return {
         "fp8": ("e4m3" if precision == "mxfp8" else "hybrid") if in_8_bits else None,
         "fp8_recipe": _RECIPES[precision] if in_8_bits else None,
         "fp4": "e2m1" if in_4_bits else None,
-        "first_last_layers_bf16": kept is not None,
-        "num_layers_at_start_in_bf16": kept,
-        "num_layers_at_end_in_bf16": kept,
         "fp8_param": are_quantized and in_8_bits,
         "fp4_param": are_quantized and in_4_bits,
         # Otherwise the gathered weights have a buffer of their own, in 16 bits.
@@ -254,17 +234,6 @@ def _matmul_precision(keys: Keys) -> str | None:
     if keys.has("fp8"):
         return keys.chosen("fp8_recipe", {name: word for word, name in _RECIPES.items()}, "fp8_delayed", rule)
     return keys.default("fp8", "same")
-
-
-def _layers_in_16_bits(keys: Keys) -> int | None:
-    if not (are_kept := is_on(keys, "first_last_layers_bf16")):
-        return None if are_kept is None else 0
-    names = [f"num_layers_at_{end}_in_bf16" for end in ("start", "end")]
-    first, last = (from_0(keys, name, 1) for name in names)
-    if None not in (first, last) and first != last:
-        name = next(name for name in names if keys.value(name) is not None)
-        raise InputError(keys.problem(name, "layers_in_16_bits is the same number at both ends of the model"))
-    return first
 
 
 def _quantized_weights(keys: Keys) -> bool | None:
@@ -364,26 +333,13 @@ def _captured(keys: Keys) -> str | None:
     return found
 
 
-def _offloading_activations(spec: Trained) -> Values:
-    count = spec.layout.offloaded_layers
-    return {"cpu_offloading": count > 0, "cpu_offloading_weights": False, "cpu_offloading_num_layers": count}
-
-
-def _offloaded_layers(keys: Keys) -> int | None:
-    if not (offloads := is_on(keys, "cpu_offloading", True)):
-        return None if offloads is None else 0
-    return from_0(keys, "cpu_offloading_num_layers", 0)
-
-
 _ARITHMETIC = (
     Row("precision", lambda spec: {word: spec.layout.precision == word for word in ("bf16", "fp16")}, precision_of),
     Row("matmul_precision", _quantization, _matmul_precision),
-    Row("layers_in_16_bits", read=_layers_in_16_bits),
     Row("quantized_weights", read=_quantized_weights),
     Row("activation_checkpointing", _recomputation, _GRANULARITY.read),
     Row("recompute_layers", read=_recompute_layers),
     Row("recompute_modules", read=_recompute_modules),
-    Row("offloaded_layers", _offloading_activations, _offloaded_layers),
     Row("attention_kernel", _backend, _attention_kernel),
     Row("cuda_graphs", _cuda_graphs, _captured),
 )

@@ -117,10 +117,11 @@ _USERS = frozenset(
         *("make-vocab-size-divisible-by", "ckpt-format", "use-precision-aware-optimizer", "optimizer-offload-fraction"),
         *("accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad", "no-gradient-accumulation-fusion"),
         *("no-bias-dropout-fusion", "no-rope-fusion", "moe-grouped-gemm", "moe-router-dtype", "moe-aux-loss-coeff"),
-        *("moe-router-load-balancing-type", "no-bias-gelu-fusion"),
+        *("moe-router-load-balancing-type", "no-bias-gelu-fusion", "hierarchical-context-parallel-sizes"),
     }
 )
-"""Options that a layout needs in places, and that the user may give otherwise: kernels, and what balances experts."""
+"""Options that a layout needs in places, and that the user may give otherwise: kernels, what balances experts, and the
+sizes of a hierarchy."""
 _REFUSED: Mapping[str, str] = {
     "save": "a trial writes no checkpoint",
     "train-samples": "a trial counts iterations",
@@ -215,7 +216,7 @@ TRAINS_ANOTHER = by_option(
         "this sharding is no value of zero_stage": (
             "*use_torch_fsdp2 *use_custom_fsdp *tensor_parallel_num_weight_shards *gtp_*remat*"
         ),
-        "recomputation and offloaded_layers of a layout have no such part": (
+        "recomputation of a layout has no such part": (
             "distribute_saved_activations moe_layer_recompute fine_grained_activation_offloading"
         ),
         "the global batch of a search is fixed": "*decrease_batch_size_if_needed",
@@ -283,14 +284,13 @@ MEGATRON_LM = CommandLine(
         "num_distributed_optimizer_instances": 1,
         "data_parallel_sharding_strategy": "no_shard",
         "optimizer_offload_fraction": 1.0,
-        "cpu_offloading_num_layers": 0,
         "cuda_graph_impl": "none",
         "softmax_type": "vanilla",
         "rotary_scaling_factor": 1.0,
         "moe_layer_freq": 1,
         "expert_model_parallel_size": 1,
     },
-    implied=frozenset(("overlap_p2p_comm", "batch_p2p_comm", "cpu_offloading", "use_te_rng_tracker")),
+    implied=frozenset(("overlap_p2p_comm", "batch_p2p_comm", "use_te_rng_tracker")),
     of_a_trial=frozenset(
         {
             *OF_A_TRIAL,

@@ -18,17 +18,19 @@ from trials.trainers.common.megatron_options import TRAINS_ANOTHER, padded
 from trials.trainers.table import Keys, Row, Table, Trained, Values, number
 from trials.trial import TrialSpec
 
-QUANTIZATION = ("matmul_precision", "layers_in_16_bits", "quantized_weights")
+QUANTIZATION = ("matmul_precision", "quantized_weights")
 """Fields of a layout that one of Megatron-Bridge's precisions decides together."""
 MIXED_PRECISIONS: Mapping[tuple[Any, ...], str] = {
-    ("same", 0, False): "bf16_mixed",
-    ("fp8_delayed", 0, True): "bf16_with_fp8_delayed_scaling_mixed",
-    ("fp8_tensorwise", 1, True): "bf16_with_fp8_current_scaling_mixed",
-    ("fp8_blockwise", 0, False): "bf16_with_fp8_subchannel_scaling_mixed",
-    ("mxfp8", 0, True): "bf16_with_mxfp8_mixed",
-    ("nvfp4", 0, True): "bf16_with_nvfp4_mixed",
+    ("same", False): "bf16_mixed",
+    ("fp8_delayed", True): "bf16_with_fp8_delayed_scaling_mixed",
+    ("fp8_tensorwise", True): "bf16_with_fp8_current_scaling_mixed",
+    ("fp8_blockwise", False): "bf16_with_fp8_subchannel_scaling_mixed",
+    ("mxfp8", True): "bf16_with_mxfp8_mixed",
+    ("nvfp4", True): "bf16_with_nvfp4_mixed",
 }
 """Names of Megatron-Bridge's precisions (training/mixed_precision.py); a text override chooses one as it is."""
+KEEPS_ENDS = "bf16_with_fp8_current_scaling_mixed"
+"""The precision that keeps a layer at each end of the model in 16 bits."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -37,8 +39,7 @@ def _names(text: str) -> frozenset[str]:
 
 OF_MIXED_PRECISION = _names(
     """
-    bf16 fp16 grad_reduce_in_fp32 fp8 fp8_recipe fp8_param fp4 fp4_param first_last_layers_bf16
-    num_layers_at_start_in_bf16 num_layers_at_end_in_bf16
+    bf16 fp16 grad_reduce_in_fp32 fp8 fp8_recipe fp8_param fp4 fp4_param
     """
 )
 """Fields that a precision decides."""
@@ -94,6 +95,10 @@ def _of_the_recipe(spec: Trained) -> Values:
         "overlap_param_gather": False,
         "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
+        "cpu_offloading": False,
+        "cpu_offloading_weights": False,
+        "cpu_offloading_num_layers": 0,
+        "overlap_moe_expert_parallel_comm": False,
         "check_for_nan_in_loss": False if spec.layout.cuda_graphs == "full_iteration" else None,
     }
 

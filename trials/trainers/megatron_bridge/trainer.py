@@ -16,6 +16,7 @@ from search_spaces.rules.engine_rules import Rule, RuleViolation, activations, a
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.recipe import arguments_from
 from trials.trainers.megatron_bridge.overrides import (
+    KEEPS_ENDS,
     MIXED_PRECISIONS,
     QUANTIZATION,
     bridge_overrides,
@@ -31,10 +32,13 @@ NAME = "megatron-bridge"
 
 _TITLE = "Megatron-Bridge"
 _OVERRIDES_FILE = "nemo_overrides.txt"
+_KEPT_ENDS = f"# {KEEPS_ENDS} keeps the first and the last layer in 16 bits.\n"
 
 
 def _files(spec: TrialSpec) -> dict[str, str]:
-    return {_OVERRIDES_FILE: "".join(f"{word}\n" for word in format_overrides(bridge_overrides(spec)))}
+    overrides = "".join(f"{word}\n" for word in format_overrides(bridge_overrides(spec)))
+    keeps_ends = MIXED_PRECISIONS[quantization_of(spec.layout)] == KEEPS_ENDS
+    return {_OVERRIDES_FILE: (_KEPT_ENDS if keeps_ends else "") + overrides}
 
 
 def _start(spec: TrialSpec) -> str:
@@ -55,7 +59,7 @@ def _quantization(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
     yield RuleViolation(
         "quantization",
         f"no precision of {_TITLE} has {given}",
-        f"of {layout.matmul_precision} it has layers_in_16_bits {known[1]} and quantized_weights {known[2]}",
+        f"of {layout.matmul_precision} it has quantized_weights {known[1]}",
         "set them so, or leave this export out",
     )
 

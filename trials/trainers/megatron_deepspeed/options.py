@@ -65,7 +65,7 @@ _OF_THE_FORK = (
 )
 _OF_LM_ALONE = (
     *("zero_stage", "offload", "attention_kernel", "norm", "overlap_comm", "bucket_mib", "gradients_in_bf16"),
-    *("rank_order", "tensor_parallel_overlap", "expert_overlap"),
+    *("rank_order", "tensor_parallel_overlap"),
 )
 """Fields that the fork says by options of its own, or does not have."""
 _PARTIAL = "partial recomputation is no value of activation_checkpointing"

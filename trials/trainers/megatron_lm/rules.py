@@ -1,8 +1,7 @@
 """Rules of Megatron-LM beside those of its core: what does not go together. Standard library only.
 
 megatron/training/arguments.py, validate_args(), and megatron/core/transformer/transformer_config.py, __post_init__, of
-core_v0.16.1 and of main (2026-08). main allows offloaded layers in a graph of all passes, and one layer for further
-tokens beside overlapped all-to-alls without a pipeline.
+core_v0.16.1 and of main (2026-08).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from search_spaces.layouts.layout import FUSED_DISPATCHERS, Layout
+from search_spaces.layouts.layout import FUSED_DISPATCHERS, INNER_CONTEXT, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import (
     Rule,
@@ -25,26 +24,8 @@ from search_spaces.rules.engine_rules import (
 
 _ON_HOST = "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16"
 _OVERLAPS = "Megatron-LM overlaps collectives of sequence parallelism with Transformer Engine's products in 16 bits"
-_OFFLOADS = "Megatron-LM offloads fewer layers than the model has, without a pipeline and without recomputation"
 _IN_4_OR_8_BITS = "--fp8-param-gather and --fp4-param-gather need the distributed optimizer or Megatron-FSDP"
 _ROTARY = "Megatron-LM has latent attention and layers for further tokens with rotary positions alone"
-_HALF = "Megatron-LM overlaps all-to-alls in bf16 and fp16"
-_RECOMPUTED = "the backward pass of experts whose all-to-alls are overlapped does not compute them again"
-
-
-def _sizes(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Layers in host memory or in 16 bits that are more than a model or a stage has."""
-    kept, stage = layout.layers_in_16_bits, model.num_layers // layout.pipeline_parallel
-    if layout.offloaded_layers >= model.num_layers:
-        message = f"offloaded_layers is {layout.offloaded_layers} with model.num_layers {model.num_layers}"
-        yield RuleViolation("offloaded_layers", message, _OFFLOADS, "set offloaded_layers to 0")
-    if kept > stage:
-        yield RuleViolation(
-            "layers_in_16_bits",
-            f"layers_in_16_bits is {kept} with {stage} layers a stage",
-            "layers_in_16_bits is at most the layers of a pipeline stage, num_layers / pipeline_parallel",
-            f"set layers_in_16_bits to {stage} or less",
-        )
 
 
 def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
@@ -60,7 +41,7 @@ def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             "tensor-parallel ranks split the positions of a context-parallel rank",
             "use a smaller context_parallel or tensor_parallel",
         )
-    split = {"a2a": count, "a2a_p2p": layout.context_inner}.get(transport, 1)
+    split = {"a2a": count, "a2a_p2p": INNER_CONTEXT}.get(transport, 1)
     for name in ("num_attention_heads", "num_key_value_heads"):
         if (getattr(model, name) // layout.tensor_parallel) % split:
             yield RuleViolation(
@@ -72,10 +53,10 @@ def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
             )
     if transport == "a2a_p2p" and (count % split or count == split):
         yield RuleViolation(
-            "context_inner",
-            f"context_inner is {split} with context_parallel {count}",
-            "a2a_p2p has several inner groups: context_inner divides context_parallel and is less",
-            "use a smaller context_inner, or context_transport a2a",
+            "context_transport",
+            f"context_transport is a2a_p2p with context_parallel {count}",
+            "a2a_p2p has several inner groups of two: context_parallel is even, and 4 or more",
+            "use another context_parallel, or context_transport a2a",
         )
 
 
@@ -119,13 +100,11 @@ def _captured_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolati
 
 
 _BIASED: dict[str, Any] = {"model.num_experts": is_given, "model.linear_biases": (True,)}
-_BESIDE_MTP = "Megatron-LM overlaps all-to-alls beside one layer for further tokens at most, and that in a pipeline"
 TOGETHER: tuple[Rule, ...] = (
     # -- sharding, offload and types
     # ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline.
     zero_in_pipeline("Megatron-LM supports zero_stage 0 and 1 in a pipeline"),
     sharded_replicas,
-    _sizes,
     clashes("offload", {"zero_stage": (0, 2, 3)}, _ON_HOST),
     clashes("offload", {"precision": ("fp32", "fp16")}, _ON_HOST),
     clashes(
@@ -134,11 +113,8 @@ TOGETHER: tuple[Rule, ...] = (
         "several instances of Megatron-LM's distributed optimizer need zero_stage 1"
         " (megatron/core/parallel_state.py, initialize_model_parallel)",
     ),
-    clashes("offloaded_layers", {"pipeline_parallel": at_least(2)}, _OFFLOADS),
-    clashes("offloaded_layers", {"activation_checkpointing": ("selective", "full")}, _OFFLOADS),
     clashes("tensor_parallel_overlap", {"sequence_parallel": (False,)}, _OVERLAPS),
     clashes("tensor_parallel_overlap", {"precision": ("fp32",)}, _OVERLAPS),
-    clashes("layers_in_16_bits", {"matmul_precision": ("fp8_delayed",)}, "delayed scaling has all layers in 8 bits"),
     clashes(
         "recompute_modules",
         {"matmul_precision": ("fp8_delayed",), "activation_checkpointing": ("selective",)},
@@ -202,41 +178,11 @@ TOGETHER: tuple[Rule, ...] = (
     ),
     clashes("model.key_value_latent_size", {"model.position_embedding": ("learned",)}, _ROTARY),
     clashes("model.num_mtp_layers", {"model.position_embedding": ("learned",)}, _ROTARY),
-    clashes(
-        "expert_overlap",
-        {"pipeline_parallel": at_least(2), "virtual_pipeline_stages": (1,)},
-        "in a pipeline Megatron-LM overlaps all-to-alls with another chunk's computation",
-        fix="set virtual_pipeline_stages to 2 or more, or expert_overlap to false",
-    ),
-    clashes("expert_overlap", {"activation_checkpointing": ("full",)}, _RECOMPUTED),
-    clashes(
-        "expert_overlap",
-        {"activation_checkpointing": ("selective",), "recompute_modules": has_part("moe")},
-        _RECOMPUTED,
-    ),
-    clashes("expert_overlap", {"precision": ("fp32",)}, _HALF),
-    clashes(
-        "expert_overlap",
-        {"expert_dispatcher": ("allgather",)},
-        "Megatron-LM overlaps the all-to-alls of the other dispatchers",
-    ),
-    clashes(
-        "expert_overlap",
-        {"zero_stage": (2, 3)},
-        "overlap takes layers apart, and Megatron-FSDP of core_v0.16.1 gathers the weights of whole layers",
-    ),
-    clashes("expert_overlap", {"model.num_mtp_layers": at_least(2)}, _BESIDE_MTP),
-    clashes("expert_overlap", {"model.num_mtp_layers": (1,), "pipeline_parallel": (1,)}, _BESIDE_MTP),
     # -- CUDA graphs of parts of layers, or of all passes
     clashes(
         "cuda_graphs",
         {"zero_stage": (2, 3)},
         "a graph replays fixed addresses, which Megatron-FSDP of core_v0.16.1 does not keep",
-    ),
-    clashes(
-        "cuda_graphs",
-        {"offloaded_layers": at_least(1)},
-        "Megatron-LM captures no graphs where activations are in host memory",
     ),
     clashes(
         "cuda_graphs",
@@ -258,12 +204,6 @@ TOGETHER: tuple[Rule, ...] = (
         "moe_router and moe_preprocess are parts of layers with experts",
         values=has_part("moe_router", "moe_preprocess"),
         fix="use mlp",
-    ),
-    clashes(
-        "cuda_graphs",
-        {"expert_overlap": (True,)},
-        "Megatron-LM does not capture MLPs where it overlaps all-to-alls of experts",
-        values=has_part("mlp"),
     ),
     clashes(
         "cuda_graphs",

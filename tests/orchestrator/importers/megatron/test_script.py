@@ -118,11 +118,9 @@ def test_an_option_that_may_be_a_secret_is_named_and_no_argument():
     ("options", "rule"),
     [
         ("--context-parallel-size 2 --cp-comm-type p2p a2a", "context_transport is p2p, all_gather"),
-        ("--hierarchical-context-parallel-sizes 2 2 2", "groups of two sizes"),
         ("--num-experts 8 --num-layers 4 --moe-layer-freq [1,0,0,1]", "expert_layer_every"),
         ("--num-experts 8 --moe-token-dispatcher-type other", "expert_dispatcher is alltoall"),
         ("--fp8-format hybrid --fp8-recipe custom", "matmul_precision has the recipes delayed, tensorwise"),
-        ("--first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "the same number at both ends"),
         ('--pipeline-model-parallel-layout "Et*4|L"', "none has the embedding, the loss"),
         ("--window-size 4096,1", "sliding_window is a number of positions"),
         ("--softmax-type off-by-one", "attention_sinks"),
@@ -162,6 +160,8 @@ KEPT = (
     *("--no-check-for-nan-in-loss-and-grad", "--moe-router-padding-for-quantization", "--overlap-param-gather"),
     *("--outer-dp-sharding-strategy optim", "--moe-router-force-biased 1.0", "--weight-decay 0.1"),
     *("--moe-router-load-balancing-type seq_aux_loss", "--logits-load-dir /x", "--data-path /data/a 0.5"),
+    *("--overlap-moe-expert-parallel-comm", "--cpu-offloading", "--cpu-offloading-num-layers 2"),
+    *("--first-last-layers-bf16", "--num-layers-at-start-in-bf16 2", "--hierarchical-context-parallel-sizes 4 2"),
 )
 NAMED = (
     *("--log-max-attention-logit", "--save /x", "--logits-save-dir /x", "--tensorboard-dir /x", "--lr-warmup-iters 9"),
