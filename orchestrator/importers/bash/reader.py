@@ -106,13 +106,16 @@ class Reader(Expander):
 
     def _undecided(self, node: Node, why: str, bodies: Sequence[Sequence[Node]], names: Iterable[str] = ()) -> None:
         """Read code whose outcome is not followed: at most one of the bodies is run, and in it the values of these
-        variables are not known. What a body sets is in doubt."""
+        variables are not known. In doubt are what a body sets, and a command's name where a condition chooses it."""
         reason = f"{why} (line {self.source.line(node)})"
         branches: list[Mapping[str, Variable]] = []
         for body in bodies:
+            first = len(self.commands)
             with self._inside(self.source, self.variables.new_child(dict.fromkeys(names, unknown(reason)))):
                 self._run(body)
                 branches.append(self.variables.maps[0])
+            if why == _CONDITION:
+                self.commands[first:] = [(doubted(name, reason), *words) for name, *words in self.commands[first:]]
         for name in dict.fromkeys(chain(*branches)):
             old, values = self.variables.get(name, ()), [branch[name] for branch in branches if name in branch]
             self.budget.spend_on(*[old, *values] * 4)

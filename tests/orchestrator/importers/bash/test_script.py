@@ -193,6 +193,12 @@ def test_exported_variables_are_named_whatever_becomes_of_them(header):
     assert "Exported variables whose values are not known: UCX_TLS." in found.notes
 
 
+@pytest.mark.parametrize("given", ["env A_B=1,2 nohup", "mpirun -x A_B=1,2", "srun --export=ALL,A_B=1,2", "A_B=1,2"])
+def test_variables_that_the_command_gives_its_ranks_are_named_like_exported_ones(given):
+    found = read_launch_script(f"{given} python pretrain_gpt.py --num-layers 2 --micro-batch-size 1")
+    assert any(note.startswith("Exported variables that were not read: A_B.") for note in found.notes)
+
+
 @pytest.mark.security("no_shell")
 @given(st.text(alphabet="A=$({\"' `\\\n#})[]@1;|&<E", max_size=200) | st.lists(st.sampled_from(FRAGMENTS)).map("".join))
 def test_no_text_breaks_the_reader(text):
