@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.importers.bash.expansion import default_note
@@ -53,6 +53,24 @@ def from_starter(words: Sequence[Word]) -> Sequence[Word]:
     if not starts and words and _OF_RANKS.fullmatch(words[0].text):
         starts = [index for index, word in enumerate(words) if re.search(r"\.(py|sh)$", word.text)]
     return words[starts[0] :] if starts else words
+
+
+def either_command(words: Sequence[Word], others: Iterable[Sequence[Word]]) -> Sequence[Word]:
+    """The first command where another may be the one that runs: options that another has not, or otherwise, are in
+    doubt, and so are those that only another has."""
+    first, *own = _by_option(words)
+    for other in others:
+        theirs = _by_option(other)[1:]
+        texts, names = ([[word.text for word in part] for part in theirs], {option_name(part[0].text) for part in own})
+        own = [part if [word.text for word in part] in texts else _doubted(part) for part in own]
+        own += [_doubted(part) for part in theirs if option_name(part[0].text) not in names]
+    return [*first, *(word for part in own for word in part)]
+
+
+def _doubted(words: Sequence[Word]) -> list[Word]:
+    return [
+        replace(word, doubt=word.doubt or "another command, which may run instead, has it otherwise") for word in words
+    ]
 
 
 def _by_option(words: Sequence[Word]) -> list[list[Word]]:

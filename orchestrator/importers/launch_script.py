@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from orchestrator.importers.bash.script import Script, Word, read_script
+from orchestrator.importers.command_settings import either_command, from_starter
 from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.launcher_options import LAUNCHER_OPTIONS
 from orchestrator.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.importers.megatron_bridge import is_bridge_command, read_bridge_command
 from orchestrator.importers.settings import CODE
@@ -17,6 +20,7 @@ from orchestrator.importers.slurm_options import listed
 from orchestrator.importers.source_file import ReadFile
 from orchestrator.importers.torchtitan.command import is_torchtitan_command, read_torchtitan_command
 from search_spaces.errors import InputError
+from trials.trainers.common.options import option_names
 
 Words = tuple[Word, ...]
 ReadCommand = Callable[[Sequence[Word], Script, SlurmHeader, ReadFile | None], ImportedConfig]
@@ -30,16 +34,19 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     script = read_script(text, read_file, job_variables(text))
     commands = [command for command in script.commands if command[0].text not in ("echo", "printf")]
     words, read_command = _training_command(script, commands)
+    script = _with_variables_of(words, script)
     around = [command for command in script.commands if command is words or not _starts_step(command)]
     header = read_slurm_header(text, words, around, script.exported)
-    imported = read_command(words, script, header, read_file)
+    others = _other_trainings(words, commands)
+    is_open = words[0].doubt is not None
+    imported = read_command(either_command(words, others) if is_open else words, script, header, read_file)
     return replace(
         imported,
         accelerator=header.accelerator,
         launcher=header.launcher,
         origins={**header.origins, **imported.origins},
         notes=(
-            *_other_trainings(words, commands),
+            *_note_on_others(words, others),
             *imported.notes,
             *header.notes,
             *_exports(script, words, variables_for_speed(script.exported) if header.job else {}),
@@ -70,15 +77,47 @@ def _training_command(script: Script, commands: Sequence[Words]) -> tuple[Words,
     for is_theirs, read_command, among in readers:
         if (found := next(filter(is_theirs, among), None)) is not None:
             return found, read_command
-    words = max(commands, key=num_characteristic_options, default=())
-    if num_characteristic_options(words) < 2:
+    words = max(filter(_trains, commands), key=_num_options, default=())
+    if not words:
+        hidden = next(_hidden_options(commands), None)
+        fix = "give a script that itself starts pretrain_gpt.py, run_recipe.py or torchtitan.train, with its options"
         raise InputError.of(
             CODE,
-            "no command with Megatron's options was found",
+            hidden or "no command with Megatron's options was found",
             rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
-            fix="give a script that itself starts pretrain_gpt.py, run_recipe.py or torchtitan.train, with its options",
+            fix="write the options out, in the command or in a list" if hidden else fix,
         )
     return words, read_megatron_command
+
+
+def _trains(command: Words) -> bool:
+    return num_characteristic_options(command) >= 2
+
+
+def _num_options(command: Words) -> int:
+    """Number of options that are the trainer's."""
+    return len(option_names(word.text for word in from_starter(command)) - LAUNCHER_OPTIONS)
+
+
+def _hidden_options(commands: Sequence[Words]) -> Iterator[str]:
+    """Commands that start a trainer with options that are not known."""
+    for command in commands:
+        program = next((word for word in command if re.search(r"pretrain\w*\.py$", word.text)), None)
+        for word in command if program else ():
+            if word.doubt and word.variables:
+                yield f"{program.text} (line {program.line}) has options in ${word.variables[-1]}: {word.doubt}"
+
+
+def _with_variables_of(words: Words, script: Script) -> Script:
+    """The script with what programs before the trainer set for it: `env A=1`, `mpirun -x A=1`, `srun --export=A=1`."""
+    exported, in_doubt = dict(script.exported), [*script.exported_in_doubt]
+    for word in words[: len(words) - len(from_starter(words))]:
+        for part in re.split(r",(?=[A-Z_]\w*=)", re.sub("^--(export|env)=", "", word.text)):
+            if (found := re.fullmatch(r"([A-Z_]\w*)=(.*)", part)) and word.doubt:
+                in_doubt.append(found[1])
+            elif found:
+                exported[found[1]] = found[2]
+    return replace(script, exported=exported, exported_in_doubt=tuple(in_doubt))
 
 
 def _starts_step(command: Sequence[Word]) -> bool:
@@ -86,8 +125,14 @@ def _starts_step(command: Sequence[Word]) -> bool:
     return "srun" in [word.text for word in command[:3]]
 
 
-def _other_trainings(words: Sequence[Word], commands: Sequence[Sequence[Word]]) -> Iterator[str]:
-    """A note on training commands beside the one that is read."""
-    texts = {tuple(word.text for word in each) for each in commands if num_characteristic_options(each) >= 2}
-    if len(texts) > 1:
-        yield f"The script has {len(texts)} training commands; that of line {words[0].line} was read."
+def _other_trainings(words: Words, commands: Sequence[Words]) -> list[Words]:
+    """Training commands other than the one that is read."""
+    found = {tuple(word.text for word in command): command for command in commands if _trains(command)}
+    found.pop(tuple(word.text for word in words), None)
+    return [*found.values()]
+
+
+def _note_on_others(words: Words, others: Sequence[Words]) -> Iterator[str]:
+    if others:
+        lines = " and ".join(f"that of line {line}" for line in dict.fromkeys(other[0].line for other in others))
+        yield f"The script has {len(others) + 1} training commands; that of line {words[0].line} was read, not {lines}."

@@ -29,10 +29,17 @@ def read_utf8(path: Path, read: Callable[[Path, int], bytes] = read_named) -> st
 
 
 def read_beside(script: Path) -> ReadFile:
-    """Reader of the files that a script names: below its folder, else where the command runs."""
+    """Reader of the files that a script names: below its folder, else where the command runs.
+
+    A link leads to another folder only where the name says one.
+    """
 
     def read(name: str) -> str:
-        below = script.parent / name
-        return read_utf8(below if os.path.exists(below) else Path(name), read_referenced)
+        folder = script.parent if os.path.exists(script.parent / name) else Path()
+        is_below = not os.path.isabs(name) and ".." not in Path(name).parts
+        if is_below and not Path(os.path.realpath(folder / name)).is_relative_to(folder.resolve()):
+            rule = "a link is followed inside of its folder only"
+            raise InputError.of("file", "is a link that leads out of the folder", rule=rule, fix="name the file itself")
+        return read_utf8(folder / name, read_referenced)
 
     return read

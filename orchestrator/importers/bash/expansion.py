@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _UNSET = "the script does not set it"
 _OF_A_JOB = "its default is for a run without Slurm, which sets it in a job"
-_OUTPUT = "it is the output of a command"
+OUTPUT = "it is the output of a command"
 _NOT_READ = "it is computed in a way that is not read"
 _NUMBER = re.compile(r"-?\d{1,18}")
 _LONGEST_EXPRESSION = 1000
@@ -73,6 +73,7 @@ class Expander:
         self.defaults: dict[str, str] = {}
         self.notes: list[str] = []
         self.exported: dict[str, Variable] = {}
+        self.unset_parameter = _UNSET
 
     def words(self, nodes: Iterable[Node]) -> list[Value]:
         """The words that these nodes expand to."""
@@ -137,7 +138,8 @@ class Expander:
     def _parameter(self, node: Node, parameter: str) -> Sequence[Value]:
         """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`, `${A[1]}`."""
         name, _, index = parameter.removesuffix("]").partition("[")
-        elements = self.variables.get(name, unknown(_UNSET, self.source.line(node)))
+        unset = _UNSET if re.fullmatch(r"[A-Za-z_]\w*", name) else self.unset_parameter
+        elements = self.variables.get(name, unknown(unset, self.source.line(node)))
         if index not in ("", "0", "@", "*"):
             return [self._code(node, _NOT_READ, name)]
         taken = elements if index in ("@", "*") else elements[:1] or ((),)
@@ -201,7 +203,7 @@ class Expander:
         is_of_script = words.count("dirname") == 1 and {"0", "BASH_SOURCE"} & {*words}
         if is_of_script and all(map(_WORD_OF_A_FOLDER.fullmatch, words)):
             return (Piece(".", self.source.line(node)),)
-        return self._code(node, _NOT_READ if node.type == "ansi_c_string" else _OUTPUT)
+        return self._code(node, _NOT_READ if node.type == "ansi_c_string" else OUTPUT)
 
     def read_variable_assignment(self, node: Node) -> bool:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")

@@ -14,7 +14,8 @@ _FORM = re.compile(
       | \bTODO\b
       | \bCHANGE_?ME\b | \bchange_?me\b
       | ^/?path/to\b | /path/to/
-      | ^FILL(?:[_-]|\b)""",
+      | ^FILL(?:[_-]|\b)
+      | \{\{ | ^\.\.\.$ | ^__[A-Za-z]\w*__$ | ^@\w+@$ | ^%[A-Z_]+%$""",
     re.VERBOSE,
 )
 _ASKS = re.compile(

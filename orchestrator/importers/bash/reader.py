@@ -11,10 +11,10 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain, pairwise
+from itertools import chain, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
-from orchestrator.importers.bash.expansion import Expander, arithmetic, in_quotes
+from orchestrator.importers.bash.expansion import OUTPUT, Expander, arithmetic, in_quotes
 from orchestrator.importers.bash.syntax import Source, parse_script, parse_value
 from orchestrator.importers.bash.values import Piece, Value, Variable, doubt_of, doubted, either, text_of, unknown
 from search_spaces.errors import InputError
@@ -35,6 +35,7 @@ _REPLACED = re.compile(r"""(?<![\w$=-])([A-Za-z_]\w*)(?:\[[^\]\n]*\])?=(?!"?\s*\
 _DS_CONFIG = re.compile(r"--deepspeed[-_]config[= ]\S+")
 _CONDITION = "it is set under a condition that the script does not decide"
 _LOOP, _FUNCTION, _SUBSHELL = "it is set in a loop", "it is set in a function", "it is set in a sub-shell"
+_ARGUMENT = "an argument of a function is not read"
 _UNPARSED = "it is set where the script could not be parsed"
 
 
@@ -76,8 +77,10 @@ class Reader(Expander):
     def _run(self, nodes: Sequence[Node]) -> bool | None:
         """Read statements; the exit status of the last, None where it is not known."""
         status: bool | None = True
-        for node in nodes:
-            if node.is_named and node.type != "comment":
+        for node, after in zip_longest(nodes, nodes[1:]):
+            if after is not None and after.type == "&":
+                self._undecided(node, _SUBSHELL, [[node]])
+            elif node.is_named and node.type != "comment":
                 self.budget.spend(16)
                 read = getattr(self, f"read_{node.type.lower()}", None)
                 status = read(node) if read else None
@@ -89,10 +92,11 @@ class Reader(Expander):
 
     read_do_group = read_variable_assignments = read_compound_statement
 
-    def read_pipeline(self, node: Node) -> None:
+    def read_negated_command(self, node: Node) -> None:
         self._run(node.children)
 
-    read_negated_command = read_pipeline
+    def read_pipeline(self, node: Node) -> None:
+        self._undecided(node, _SUBSHELL, [[part] for part in node.named_children])
 
     def read_subshell(self, node: Node) -> None:
         self._undecided(node, _SUBSHELL, [node.children])
@@ -102,13 +106,16 @@ class Reader(Expander):
 
     def _undecided(self, node: Node, why: str, bodies: Sequence[Sequence[Node]], names: Iterable[str] = ()) -> None:
         """Read code whose outcome is not followed: at most one of the bodies is run, and in it the values of these
-        variables are not known. What a body sets is in doubt."""
+        variables are not known. In doubt are what a body sets, and a command's name where a condition chooses it."""
         reason = f"{why} (line {self.source.line(node)})"
         branches: list[Mapping[str, Variable]] = []
         for body in bodies:
+            first = len(self.commands)
             with self._inside(self.source, self.variables.new_child(dict.fromkeys(names, unknown(reason)))):
                 self._run(body)
                 branches.append(self.variables.maps[0])
+            if why == _CONDITION:
+                self.commands[first:] = [(doubted(name, reason), *words) for name, *words in self.commands[first:]]
         for name in dict.fromkeys(chain(*branches)):
             old, values = self.variables.get(name, ()), [branch[name] for branch in branches if name in branch]
             self.budget.spend_on(*[old, *values] * 4)
@@ -206,8 +213,10 @@ class Reader(Expander):
     def _call(self, name: str) -> None:
         """Read a function where it is called, without its arguments; one that calls itself is read once."""
         source, body = self._functions.pop(name)
+        outer, self.unset_parameter = self.unset_parameter, _ARGUMENT
         with self._inside(source, self.variables):
             self._undecided(body, _FUNCTION, [[body]])
+        self.unset_parameter = outer
         self._functions.setdefault(name, (source, body))
 
     def read_redirected_statement(self, node: Node) -> bool | None:
@@ -255,7 +264,8 @@ class Reader(Expander):
         with self._inside(self.source, self.variables.new_child()):
             self._run(prefixes)
             assigned = self.variables.maps[0]
-        self.exported_for_one |= assigned
+        if text_of(words[0]) not in _SET_VARIABLES:
+            self.exported_for_one |= assigned
         return self._execute(words, self.source.line(node), document, assigned)
 
     def _execute(
@@ -266,6 +276,9 @@ class Reader(Expander):
         self.budget.spend(400 + sum(map(len, command)))
         if name == "eval":
             script = [piece for word in words[1:] for piece in (*word, Piece(" ", line))]
+            if script and script[0].doubt == OUTPUT:
+                what = f"The output of a command that line {line} evaluates"
+                self.notes.append(f"{what} was not read; what it sets is missing.")
             self.read_source(parse_value(self.budget.value(script), self.budget))
             return None
         if name.startswith("--") and self.commands:
@@ -278,7 +291,8 @@ class Reader(Expander):
         elif name in ("source", "."):
             self._source_file((words[1:2] or words)[0], line)
         elif name in ("cd", "pushd"):
-            self.variables["PWD"] = unknown("the script changes the folder")
+            if [*map(text_of, words[1:])] != ["."]:
+                self.variables["PWD"] = unknown("the script changes the folder")
         elif name in _SET_VARIABLES or (name == "printf" and "-v" in texts):
             self._set_by(texts, line, document)
         elif (nested := _nested_script(words, document)) is not None:
@@ -306,6 +320,8 @@ class Reader(Expander):
         """Read a file in the script's folder, or below it, that the script itself does not write."""
         path = posixpath.normpath(text_of(name))
         is_readable = doubt_of(name) is None and path.partition("/")[0] not in ("", "..") and path not in self.files
+        if not name or name[0].text != ".":
+            is_readable &= doubt_of(self.variables["PWD"][0]) is None
         try:
             if self._read_file is None or not is_readable:
                 raise OSError

@@ -72,7 +72,7 @@ def parse_script(text: str, budget: Budget, line: int | None = None) -> Source:
     InputError for one that is too long, and for one that the budget does not suffice to parse.
     """
     require_size(len(text))
-    text = text.replace("\r\n", "\n")
+    text = re.sub(r"(?<!\\)\\\n?\Z", "", text.replace("\r\n", "\n"))
     asked = asking_comments("" if line else text)
     lines = enumerate(_LINES.findall(text), 1)
     return _parse([Piece(each, line or n, doubt=asked.get(n)) for n, each in lines], budget)

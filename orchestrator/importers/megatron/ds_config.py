@@ -57,7 +57,12 @@ def _beside(path: str, read_file: ReadFile | None) -> ImportedConfig:
         text = None if read_file is None else read_file(path)
     except (InputError, OSError):
         text = None
-    return _unknown(f"{path} behind --deepspeed-config was not read") if text is None else read_ds_config(text)
+    if text is None:
+        return _unknown(f"{path} behind --deepspeed-config was not read")
+    try:
+        return read_ds_config(text)
+    except InputError as error:
+        raise error.at(file=path) from None
 
 
 def _configs(files: Mapping[str, Word | None]) -> dict[str, Word | None]:

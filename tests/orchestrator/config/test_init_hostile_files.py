@@ -67,6 +67,7 @@ def test_a_value_of_another_kind_breaks_no_reader(tmp_path, name, text, value):
         ("a.yaml", NEOX + "num-layers: 9\n", "second time, as num_layers"),
         ("a.yaml", ACCELERATE % ("a" * 300), "File name too long"),
         ("a.yaml", ACCELERATE % "/dev/zero", "not a regular file"),
+        ("a.yaml", ACCELERATE % "link.json", "leads out"),
         ("a.py", MODULE % ("(" * 5_000 + ")" * 5_000), "has no literal VALUES"),
         ("a.py", MODULE % ("-" * 90_000 + "1"), "has no literal VALUES"),
         ("a.py", "def f():\n    return f()\n", "has no literal VALUES"),
@@ -79,9 +80,19 @@ def test_a_value_of_another_kind_breaks_no_reader(tmp_path, name, text, value):
     ids=ending,
 )
 def test_a_value_or_file_that_cannot_be_is_refused(tmp_path, name, text, words):
+    (tmp_path / "link.json").symlink_to("/etc/hostname")
     with pytest.raises(InputError) as refused:
         started_from(tmp_path, name, text)
     assert words in str(refused.value)
+
+
+def test_a_link_out_of_the_folder_is_not_sourced(tmp_path):
+    (tmp_path / "rc").write_text("TP=2\n")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "env.sh").symlink_to(tmp_path / "rc")
+    text, notes = started_from(tmp_path / "a", "a.sh", f"source env.sh\n{RUN} --tensor-model-parallel-size $TP\n")
+    assert "env.sh was not read; what it sets is missing." in notes
+    assert "tensor_parallel: FILL_IN" in text
 
 
 def test_only_a_line_break_begins_a_directive(tmp_path):

@@ -57,13 +57,19 @@ IN_A_BRANCH = "it is set under a condition that the script does not decide"
         ("A=1\nfor i in 1 2; do run $A; A=$((A * 2)); done", "it is set in a loop"),
         ("set_a() { A=2; }\nA=1\nset_a\nrun $A", "it is set in a function"),
         ("A=1\n(A=2)\nrun $A", "it is set in a sub-shell"),
+        ("A=1\n{ A=2; } 2>&1 | tee log\nrun $A", "it is set in a sub-shell"),
+        ("echo x | A=2\nrun $A", "it is set in a sub-shell"),
+        ("A=1\nA=2 &\nrun $A", "it is set in a sub-shell"),
+        ("f() { run $1; }\nf 2", "an argument of a function is not read"),
+        ('f() { run "$@"; }\nf 2', "an argument of a function is not read"),
+        ("f() { run ${1:-4}; }\nf 2", "an argument of a function is not read"),
         ("A=1\nread A\nrun $A", "it is set by read (line 2)"),
         ("A=1\n((A++))\nrun $A", "it is set by an arithmetic command"),
         ("A=(1 2)\nA[0]=3\nrun $A", "its elements are set one by one"),
         ("A=1 # change for your cluster\nrun $A", "its comment says: change for your cluster"),
         ("# Change for multinode config\nB=2\nA=1\n\nrun $A", "its comment says: Change for multinode config"),
         ("A=(\n  1 # TODO\n)\nrun ${A[@]}", "its comment says: TODO"),
-        ("run <path>", "it is a placeholder"),
+        *((f"run --a {text}", "it is a placeholder") for text in ("{{a}}", "...", "__A__", "@A@", "%A%", "<path>")),
         ("run --a \\\n  # --b \\\n  --c", "bash ends the command before it"),
         ('A="run --a\n  --c"\nbash -c "$A"', "bash ends the command before it"),
         ("run gpu:your_own_gpu_per_node", "it is a placeholder"),
@@ -97,6 +103,10 @@ def test_options_that_a_branch_adds_are_in_doubt_and_the_others_are_not(text, ce
     ("text", "note"),
     [
         ("run --a `date", "Line 1 could not be parsed"),
+        (
+            'eval "$(python a.py)"',
+            "The output of a command that line 1 evaluates was not read; what it sets is missing.",
+        ),
         ("run --a \\\n  # --b \\\n  --c", "Line 3: --c was not read; bash ends the command before it."),
         ("M=${1:-13b}\ncase $M in 13b) L=40 ;; esac", "$1 is taken as its default 13b; the command line"),
         ('F=${F:-0}\nif [ "$F" = 1 ]; then A="--x"; fi\n[ $F = 1 ] && A=--y', "F is taken as its default 0"),
@@ -119,9 +129,24 @@ def test_words_defaults_and_exports_are_those_that_are_certain():
     script = read_script('A=$((N * 8))\nbash -c "export B=1; run $A \\$N"', environment={"N": "4"})
     assert [word.text for word in script.commands[-1]] == ["run", "32", "4"]
     assert script.exported == {"B": "1"}
-    script = read_script(". ./env.sh\nrun $A", {"./env.sh": "A=3"}.__getitem__)
-    assert [word.text for word in script.commands[-1]] == ["run", "3"]
     read_script("source x", lambda path: "source x")
+    assert not read_script("run --a \\\n").notes
+    assert not read_script("while IFS=, read a; do run; done").exported
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (". ./env.sh\nrun $A", "3"),
+        ("cd sub; source env.sh; run $A", "$A"),
+        ('cd "$(dirname "$0")"; source env.sh; run $A', "3"),
+        ("D=$(dirname $0)\ncd sub; source $D/env.sh; run $A", "3"),
+    ],
+)
+def test_a_file_is_sourced_from_the_folder_where_bash_looks_for_it(text, word):
+    script = read_script(text, lambda path: "A=3")
+    assert script.commands[-1][-1].text == word
+    assert bool(script.notes) == (word == "$A")
 
 
 @pytest.mark.parametrize("start", ['bash -c "{}"', 'eval "{}"', 'B="{}"\nsrun bash -c "$B"', "bash <<E\n{}\nE"])
@@ -166,6 +191,12 @@ def test_exported_variables_are_named_whatever_becomes_of_them(header):
     found = read_launch_script(f"{header}{exports}torchrun pretrain_gpt.py --num-layers 2 --micro-batch-size 1")
     assert len([note for note in found.notes if "NVTE_FUSED_ATTN" in note]) == 1
     assert "Exported variables whose values are not known: UCX_TLS." in found.notes
+
+
+@pytest.mark.parametrize("given", ["env A_B=1,2 nohup", "mpirun -x A_B=1,2", "srun --export=ALL,A_B=1,2", "A_B=1,2"])
+def test_variables_that_the_command_gives_its_ranks_are_named_like_exported_ones(given):
+    found = read_launch_script(f"{given} python pretrain_gpt.py --num-layers 2 --micro-batch-size 1")
+    assert any(note.startswith("Exported variables that were not read: A_B.") for note in found.notes)
 
 
 @pytest.mark.security("no_shell")

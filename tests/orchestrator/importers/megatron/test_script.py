@@ -154,6 +154,22 @@ def test_what_no_search_file_expresses_is_refused_by_name(options, rule):
 def test_a_script_without_a_training_is_refused():
     with pytest.raises(InputError, match="no command with Megatron's options"):
         read_launch_script("#!/bin/bash\necho hello --num-layers\n")
+    with pytest.raises(InputError, match=r"pretrain_gpt.py \(line 2\) has options in \$ARGS: .* is not read"):
+        read_launch_script("ARGS=--bf16\nARGS=${ARGS/b/f}; python pretrain_gpt.py $ARGS --num-layers 2\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "tensor", "micro"),
+    [("{}\n{}", 2, 4), ("if $M; then {}; else {}; fi", None, None), ("if $M; then {}; exit; fi\n{}", 2, 4)],
+)
+def test_of_two_commands_that_with_most_options_is_read_and_what_differs_behind_a_condition_asked_for(
+    script, tensor, micro
+):
+    few, many = launch("--micro-batch-size 1"), launch("--micro-batch-size 4 --tensor-model-parallel-size 2 --bf16")
+    found = read_launch_script(script.format(few, many))
+    assert (found.model["num_layers"], found.layout.get("tensor_parallel")) == (4, tensor)
+    assert found.layout.get("micro_batch_size") == micro
+    assert any("2 training commands" in note and "not that of line 1" in note for note in found.notes)
 
 
 KEPT = (
