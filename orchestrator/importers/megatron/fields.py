@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.importers.expert_layers import expert_pattern
+from orchestrator.importers.rows import ReadFields
 from orchestrator.importers.settings import FieldReaders, Setting, Settings
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.pipeline_split import GivenSplit
@@ -148,8 +149,12 @@ EXPERT_LAYERS: FieldReaders = {
 }
 
 
-def differences(keys: Settings) -> Iterator[str]:
+def differences(keys: Settings, read: ReadFields) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
+    backend, ours = keys.text("attention_backend") or "auto", "fused" if read.model.get("attention_sinks") else "flash"
+    if read.layout.get("attention_kernel") == "flash" and backend.lower() != ours:
+        why = ", which prefers fused from Hopper on" if backend == "auto" else ""
+        yield f"Trials run --attention-backend {ours}, the training --attention-backend {backend:.40}{why}."
     name = keys.text("activation_func")
     is_known = name in (None, *ACTIVATIONS) or keys.has("glu_linear_offset")
     if not is_known and "activation" not in keys.in_doubt:

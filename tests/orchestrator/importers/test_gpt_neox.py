@@ -80,6 +80,7 @@ def test_defaults_are_those_of_gpt_neox_and_open_in_one_of_several_files():
     ("keys", "rule"),
     [
         ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
+        ({"sliding_window_width": 4096}, "model.sliding_window is not written for this trainer"),
         ({"pos_emb": "alibi"}, "position_embedding is written learned or rotary"),
         ({"mlp_type": "llama", "activation": "silu"}, "has its gate by its activation, swiglu"),
         ({"activation": "mish"}, "one of silu, relu, gelu"),
