@@ -151,16 +151,22 @@ EXPERT_LAYERS: FieldReaders = {
 
 def differences(keys: Settings, read: ReadFields) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
-    backend, ours = keys.text("attention_backend") or "auto", "fused" if read.model.get("attention_sinks") else "flash"
-    if read.layout.get("attention_kernel") == "flash" and backend.lower() != ours:
-        why = ", which prefers fused from Hopper on" if backend == "auto" else ""
-        yield f"Trials run --attention-backend {ours}, the training --attention-backend {backend:.40}{why}."
+    ours = "fused" if read.model.get("attention_sinks") else "flash"
+    yield from other_backend(keys.text("attention_backend"), read.layout, ours)
     name = keys.text("activation_func")
     is_known = name in (None, *ACTIVATIONS) or keys.has("glu_linear_offset")
     if not is_known and "activation" not in keys.in_doubt:
         yield f"{keys.key('activation_func')} is {name}; the MLP of trials has SiLU with a gate, else GELU."
     if is_latent(keys) and not keys.has("qk_layernorm") and keys.default("qk_layernorm", True):
         yield "The latent vectors of trials are normalised; without qk_layernorm those of the training are not."
+
+
+def other_backend(given: str | None, layout: Mapping[str, Any], ours: str = "flash") -> Iterator[str]:
+    """A note where trials run `ours` for the kernel flash, and the training another of Transformer Engine's."""
+    backend = (given or "auto").lower()
+    if layout.get("attention_kernel") == "flash" and backend != ours:
+        why = ", which prefers fused from Hopper on" if backend == "auto" else ""
+        yield f"Trials run --attention-backend {ours}, the training --attention-backend {backend}{why}."
 
 
 def changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.importers.bash.script import Script, Word
@@ -43,6 +43,11 @@ def is_torchtitan_command(words: Sequence[Word], exported: Mapping[str, str]) ->
         return True
     has_choice = not exported.keys().isdisjoint(("MODULE", "CONFIG", "CONFIG_FILE"))
     return _run_train(words) is not None and (has_choice or any(_OPTION.fullmatch(word.text) for word in words))
+
+
+def variables_read(words: Sequence[Word], exported: Mapping[str, str]) -> Collection[str]:
+    """Variables that run_train.sh takes from the script, where the command runs torchtitan's."""
+    return _OF_RUN_TRAIN if _run_train(words) is not None and is_torchtitan_command(words, exported) else ()
 
 
 def _run_train(words: Sequence[Word]) -> int | None:

@@ -110,4 +110,6 @@ def test_a_difference_is_noted_and_a_placeholder_not_believed():
     for name in ("pos_emb", "model_parallel_size"):
         before, found = read(), read(**{name: "${VALUE}"})
         assert f"{name} is '${{VALUE}}', which was not used: it is a placeholder." in found.notes
+        assert any("vocab_size: 50257 " in n for n in found.notes)
+        assert any("was taken" in n for n in found.notes) is ("vocab_size" in found.model)
         assert len(found.model) + len(found.layout) < len(before.model) + len(before.layout)

@@ -90,6 +90,8 @@ def test_a_batch_that_is_not_certain_is_asked_for(words):
 
 
 def test_what_no_row_reads_is_named_once_without_its_value():
+    notes = read_launch_script("NGPU=4 MODULE=llama3 CONFIG=llama3_8b HF_HOME=/x ./run_train.sh").notes
+    assert "Exported variables that were not read: HF_HOME. Add those that matter to speed to space.env." in notes
     notes = llama3("--profiler.enable_profiling --training.steps 7 --checkpoint.enable $@").notes
     assert "Not read: --profiler.enable_profiling, --training.steps, --checkpoint.enable." in notes
     assert "$@ is in the training command, but the script does not set it." in notes
