@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.importers.deepspeed_config import OF_THE_PROGRAM, read_ds_config
 from orchestrator.importers.imported_config import ImportedConfig
+from orchestrator.importers.megatron.fields import other_backend
 from orchestrator.importers.rows import ReadFields, read_rows
 from orchestrator.importers.settings import FieldReaders, Settings, ValueRules, one_of
 from orchestrator.importers.source_file import ReadFile
@@ -16,11 +17,11 @@ from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.errors import InputError
 from trials.trainers.accelerate.config import ACCELERATE, REPLICAS, kind_of
 from trials.trainers.common.deepspeed_config import DEEPSPEED
+from trials.trainers.common.megatron_layout import KERNELS
 from trials.trainers.table import Keys, Row, number, switch, word
 
 _DEEPSPEED, _MEGATRON = "deepspeed_config.", "megatron_lm_config.megatron_lm_"
 _DEEPSPEED_FILE = f"{_DEEPSPEED}deepspeed_config_file"
-_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
 
 
 def looks_like_accelerate(data: Mapping[str, Any]) -> bool:
@@ -66,9 +67,9 @@ def _of_megatron(keys: Keys) -> str | None:
 
 
 def _megatron_kernel(keys: Keys) -> str | None:
-    """Megatron-LM's auto prefers flash in half precision."""
+    """Megatron-LM's auto is a fused one in half precision."""
     default = "flash" if keys.text("mixed_precision") in ("bf16", "fp16") else None
-    return keys.chosen(f"{_MEGATRON}attention_backend", _KERNELS, default, "attention_kernel is math or flash")
+    return keys.chosen(f"{_MEGATRON}attention_backend", KERNELS, default, "attention_kernel is math or flash")
 
 
 _ROWS_OF: Mapping[str, tuple[Row, ...]] = {
@@ -142,5 +143,7 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         yield "mixed_precision is not in the file: fp32 is its default, which `accelerate launch` may override."
     if keys.value("num_processes") == -1:
         yield "num_processes is -1: the command of `accelerate launch` gives it."
+    if kind_of(keys) == "megatron_lm":
+        yield from other_backend(keys.text(f"{_MEGATRON}attention_backend"), layout)
     if layout.get("matmul_precision") == "same":
         yield "With FSDP 2 accelerate never enters Transformer Engine's autocast: products are taken to be in bf16."

@@ -18,7 +18,7 @@ from orchestrator.importers.slurm_header import SlurmHeader, job_variables, read
 from orchestrator.importers.slurm_launch import SET_FOR_TRIALS, variables_for_speed
 from orchestrator.importers.slurm_options import listed
 from orchestrator.importers.source_file import ReadFile
-from orchestrator.importers.torchtitan.command import is_torchtitan_command, read_torchtitan_command
+from orchestrator.importers.torchtitan.command import is_torchtitan_command, read_torchtitan_command, variables_read
 from search_spaces.errors import InputError
 from trials.trainers.common.options import option_names
 
@@ -56,7 +56,7 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
 
 def _exports(script: Script, words: Words, kept: Collection[str]) -> Iterator[str]:
     """Notes on exported variables that neither the search file has nor the training command's words."""
-    needless = {*kept, *(name for word in words for name in word.variables)}
+    needless = {*kept, *variables_read(words, script.exported), *(name for word in words for name in word.variables)}
     others, in_doubt = (
         [name for name in names if name not in needless and not SET_FOR_TRIALS.fullmatch(name)]
         for names in (script.exported, script.exported_in_doubt)

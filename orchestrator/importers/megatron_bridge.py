@@ -90,7 +90,13 @@ def imported_overrides(given: Given, recipe: str | None = None, ranks: Ranks = _
     batch = read.top.get("global_batch_size")
     batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, ("global_batch_size",))
     changed = tuple(changes(keys, layout))
-    notes = [*_of_the_recipe(recipe, left_open), *keys.notes, *_dropout(keys), *differences(keys), *keys.not_read()]
+    notes = [
+        *_of_the_recipe(recipe, left_open),
+        *keys.notes,
+        *_dropout(keys),
+        *differences(keys, read),
+        *keys.not_read(),
+    ]
     return ImportedConfig(
         "megatron-bridge",
         read.model,

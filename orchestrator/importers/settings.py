@@ -155,8 +155,9 @@ class Settings:
         setting = self.given.get(name)
         if setting is None or setting.doubt is None:
             return setting.value if setting else None
-        shown = f"{format_value(self.shown(name)):.60}"
-        self.notes.append(f"{self.key(name)} is {shown}, which was not used: {setting.doubt}.")
+        is_flag, shown = len(setting.words) == 1, f"{format_value(self.shown(name)):.60}"
+        given = setting.words[0] if is_flag else f"{self.key(name)} is {shown}, which"
+        self.notes.append(f"{given} was not used: {setting.doubt}.")
         return None
 
     def shown(self, name: str) -> Any:
@@ -196,7 +197,7 @@ class Settings:
                     return None
                 continue
             if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,11}", str(value)):
-                raise InputError(self.problem(name, rule="a whole number of at least 1"))
+                raise InputError(self.problem(name, rule="a whole number from 1 to 999999999999"))
             return int(value)
         return None
 

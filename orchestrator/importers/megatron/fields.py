@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.importers.expert_layers import expert_pattern
+from orchestrator.importers.rows import ReadFields
 from orchestrator.importers.settings import FieldReaders, Setting, Settings
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.pipeline_split import GivenSplit
@@ -148,14 +149,24 @@ EXPERT_LAYERS: FieldReaders = {
 }
 
 
-def differences(keys: Settings) -> Iterator[str]:
+def differences(keys: Settings, read: ReadFields) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
+    ours = "fused" if read.model.get("attention_sinks") else "flash"
+    yield from other_backend(keys.text("attention_backend"), read.layout, ours)
     name = keys.text("activation_func")
     is_known = name in (None, *ACTIVATIONS) or keys.has("glu_linear_offset")
     if not is_known and "activation" not in keys.in_doubt:
         yield f"{keys.key('activation_func')} is {name}; the MLP of trials has SiLU with a gate, else GELU."
     if is_latent(keys) and not keys.has("qk_layernorm") and keys.default("qk_layernorm", True):
         yield "The latent vectors of trials are normalised; without qk_layernorm those of the training are not."
+
+
+def other_backend(given: str | None, layout: Mapping[str, Any], ours: str = "flash") -> Iterator[str]:
+    """A note where trials run `ours` for the kernel flash, and the training another of Transformer Engine's."""
+    backend = (given or "auto").lower()
+    if layout.get("attention_kernel") == "flash" and backend != ours:
+        why = ", which prefers fused from Hopper on" if backend == "auto" else ""
+        yield f"Trials run --attention-backend {ours}, the training --attention-backend {backend}{why}."
 
 
 def changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:

@@ -77,7 +77,7 @@ def read_megatron_command(
     ranks = ranks_of(texts, options, header, script.exported)
     batch = complete_batch(layout, batch, ranks.num_nodes, ranks.gpus_per_node, keys.in_doubt)
     changed = tuple(changes(keys, layout))
-    differing = [*_vocabulary(keys), *differences(keys), *_of_the_command(keys, model, layout, is_deepspeed)]
+    differing = [*_vocabulary(keys), *differences(keys, read), *_of_the_command(keys, model, layout, is_deepspeed)]
     kept = _kept(options, keys, model, is_deepspeed)
     kept_fields = [name for name in keys.unread() if keys.key(name).removeprefix("--") in kept | {*_OF_DEEPSPEED}]
     of_the_config = config.notes if config else ()
@@ -209,14 +209,16 @@ def _require_the_same(config: ImportedConfig, layout: Mapping[str, Any], batch: 
 def _vocabulary(keys: Settings) -> Iterator[str]:
     """Notes on a vocabulary that the tokenizer decides, not --vocab-size."""
     tokenizer, stated = keys.text("tokenizer_type"), keys.given.get("vocab_size")
+    is_open = "vocab_size" in keys.in_doubt
     if keys.has("padded_vocab_size") or (tokenizer is None and keys.has("tokenizer_type")):
         return
     if tokenizer in (None, "GPT2BPETokenizer"):
         unused = "; --vocab-size is not used" if stated else ""
-        yield f"vocab_size: {num_tokens(keys)} of GPT-2's tokenizer was taken, padded as Megatron pads it{unused}."
+        padded = "is padded to a multiple that is not known" if is_open else "was taken, padded as Megatron pads it"
+        yield f"vocab_size: {num_tokens(keys)} of GPT-2's tokenizer {padded}{unused}."
     elif stated is None:
         yield "vocab_size is not in the script: the tokenizer decides it."
-    elif tokenizer not in ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer"):
+    elif not is_open and tokenizer not in ("NullTokenizer", "NullMultimodalTokenizer", "TikTokenizer"):
         yield f"vocab_size: --vocab-size {keys.text('vocab_size')} was taken; Megatron has that of {tokenizer}'s files."
 
 
@@ -226,9 +228,6 @@ def _of_the_command(
     positions = keys.text("max_position_embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):
         yield f"--max-position-embeddings is {positions}; a model has seq_length learned positions."
-    is_auto = keys.text("attention_backend") in (None, "auto") and not is_deepspeed
-    if is_auto and layout.get("attention_kernel") == "flash":
-        yield "Megatron-LM's default --attention-backend auto is taken as flash, its choice on current GPUs."
     if is_deepspeed and layout.get("activation_checkpointing") is None and keys.has("recompute_granularity"):
         yield "Megatron-DeepSpeed's pipeline recomputes nothing without --recompute-method uniform."
     for name in ("rampup_batch_size", "step_batch_size_schedule"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.importers.bash.script import Script, Word
@@ -41,8 +41,13 @@ def is_torchtitan_command(words: Sequence[Word], exported: Mapping[str, str]) ->
     """True for a command that starts torchtitan's training program, by itself or by torchtitan's run_train.sh."""
     if any(_PROGRAM.fullmatch(word.text) for word in words):
         return True
-    is_known = bool({"MODULE", "CONFIG"} & exported.keys()) or any(_OPTION.fullmatch(word.text) for word in words)
-    return _run_train(words) is not None and is_known
+    has_choice = not exported.keys().isdisjoint(("MODULE", "CONFIG", "CONFIG_FILE"))
+    return _run_train(words) is not None and (has_choice or any(_OPTION.fullmatch(word.text) for word in words))
+
+
+def variables_read(words: Sequence[Word], exported: Mapping[str, str]) -> Collection[str]:
+    """Variables that run_train.sh takes from the script, where the command runs torchtitan's."""
+    return _OF_RUN_TRAIN if _run_train(words) is not None and is_torchtitan_command(words, exported) else ()
 
 
 def _run_train(words: Sequence[Word]) -> int | None:
@@ -52,9 +57,10 @@ def _run_train(words: Sequence[Word]) -> int | None:
 
 
 def _by_torchrun(words: Sequence[Word], exported: Mapping[str, str]) -> tuple[Sequence[Word], list[str]]:
-    """(the command that run_train.sh starts, a note on the variables that have its defaults)"""
+    """(the command that run_train.sh starts, a note on the variables that have its defaults); that of a release before
+    0.3, which takes a CONFIG_FILE, stays as it is."""
     index = _run_train(words)
-    if index is None:
+    if index is None or ("CONFIG_FILE" in exported and exported.keys().isdisjoint(("MODULE", "CONFIG"))):
         return words, []
     values = {name: exported.get(name, default) for name, default in _OF_RUN_TRAIN.items()}
     text = "torchrun --nproc_per_node {NGPU} -m torchtitan.train --module {MODULE} --config {CONFIG}".format(**values)

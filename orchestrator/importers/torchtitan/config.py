@@ -51,6 +51,9 @@ def imported_settings(
     if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     read = read_rows(table, keys)
+    others = filter(_OF_ANOTHER_RELEASE.match, keys.unread(_KNOWN)) if prefix else ()
+    if problems := [keys.problem(name, _NO_SUCH_OPTION, _OF_THIS_RELEASE) for name in others]:
+        raise InputError(*problems)
     read.cluster.update(num_nodes=ranks.num_nodes, gpus_per_node=ranks.gpus_per_node)
     read.origins.update(ranks.origins)
     model, layout = read.model, read.layout
@@ -68,6 +71,14 @@ def imported_settings(
 
 _KNOWN = {*DEFAULTS, "activation_checkpoint.layers", f"{_P}pipeline_parallel_layers_per_stage", LISTS, TOKENS["passes"]}
 """Settings that have an effect in some layouts alone."""
+_OF_ANOTHER_RELEASE = re.compile(
+    r"(job|model|float8|mx)\.|(activation_checkpoint|compile|parallelism|training)\.(?!("
+    r"preserve_rng_state|determinism_check|debug|force_recompute_mm_shapes_by_fqns|backend"
+    r"|enable_fsdp_symm_mem|spmd_backend|context_parallel_ptrr_mask_key|max_norm|steps|mixed_precision_reduce|gc_\w+)$)"
+)
+"""Options of a command that no row reads and that 0.3.0 does not have, in sections of layout, model and batch."""
+_NO_SUCH_OPTION = "torchtitan 0.3.0 has no such option; those of other releases may set the layout"
+_OF_THIS_RELEASE = "write it as torchtitan 0.3.0 has it, or start from the JSON that --debug.save_config_file writes"
 _OF_A_BATCH = re.compile(r"(training|parallelism)\..*(batch|token)\w*")
 
 

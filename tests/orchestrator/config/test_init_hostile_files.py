@@ -109,7 +109,7 @@ def test_only_a_line_break_begins_a_directive(tmp_path):
         RUN.replace("pretrain_gpt.py", "train_gpt" * 25_000 + "!.py"),
         RUN + " --hidden-dropout " + "0" * 200_000 + "x",
         'export NCCL_X="://' + ":" * 200_000 + '"\n' + RUN,
-        TITAN + " --training.disable_cuda_graphs " + " ".join(f"--training.opt{i} 1" for i in range(8_000)),
+        TITAN + " --training.disable_cuda_graphs " + " ".join(f"--metrics.opt{i} 1" for i in range(8_000)),
         RUN + " " + " ".join(f"--tensor-model-opt-{i}" for i in range(8_000)),
         "module load " + " ".join(f"m{i}" for i in range(20_000)) + "\nmodule unload "
         + " ".join(f"m{i}" for i in range(10_000)) + "\n" + RUN,

@@ -32,7 +32,8 @@ def test_a_configuration_has_the_engine_of_its_type_and_what_it_does_not_say_is_
     found = read(config | {"deepspeed_config": {**config.get("deepspeed_config", {}), "zero3_init_flag": True}})
     assert looks_like_accelerate(config)
     assert (found.engine, found.global_batch_size) == (engine, None)
-    release, program, unread = found.notes
+    release, program, *kernel, unread = found.notes
+    assert [note[:36] for note in kernel] == ["Trials run --attention-backend flash"] * (config is MEGATRON)
     assert release == "Defaults are those of accelerate 1.15.0."
     assert program == "The model and the micro-batch are in the training script, not in the file."
     assert unread.startswith("Not read: ")

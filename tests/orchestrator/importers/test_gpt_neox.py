@@ -80,6 +80,7 @@ def test_defaults_are_those_of_gpt_neox_and_open_in_one_of_several_files():
     ("keys", "rule"),
     [
         ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
+        ({"sliding_window_width": 4096}, "model.sliding_window is not written for this trainer"),
         ({"pos_emb": "alibi"}, "position_embedding is written learned or rotary"),
         ({"mlp_type": "llama", "activation": "silu"}, "has its gate by its activation, swiglu"),
         ({"activation": "mish"}, "one of silu, relu, gelu"),
@@ -109,4 +110,6 @@ def test_a_difference_is_noted_and_a_placeholder_not_believed():
     for name in ("pos_emb", "model_parallel_size"):
         before, found = read(), read(**{name: "${VALUE}"})
         assert f"{name} is '${{VALUE}}', which was not used: it is a placeholder." in found.notes
+        assert any("vocab_size: 50257 " in n for n in found.notes)
+        assert any("was taken" in n for n in found.notes) is ("vocab_size" in found.model)
         assert len(found.model) + len(found.layout) < len(before.model) + len(before.layout)

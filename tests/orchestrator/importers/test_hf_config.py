@@ -144,7 +144,7 @@ def test_a_difference_from_a_trial_is_noted_where_there_is_one(kind, fields, wit
         ("llama", {"architectures": ["LlamaForClassification"]}, "architectures", "predicts the next token"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention", "cross-attention"),
         ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "architectures", "predicts the next token"),
-        ("gpt2", {"n_layer": -1}, "n_layer", "a whole number of at least 1"),
+        ("gpt2", {"n_layer": -1}, "n_layer", "a whole number from 1 to"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention", "earlier tokens only"),
         ("qwen3_moe", {"mlp_only_layers": [7]}, "mlp_only_layers", "expert_layer_every"),
         ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq", "expert_layer_every"),

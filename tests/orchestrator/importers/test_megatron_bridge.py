@@ -169,6 +169,10 @@ def test_what_no_row_reads_is_named(name):
 @pytest.mark.parametrize(
     ("keys", "note"),
     [
+        (
+            {"mixed_precision": "bf16_mixed", "model__attention_backend": "fused"},
+            "Trials run --attention-backend flash",
+        ),
         ({"model__hidden_dropout": 0.1}, "Trials train without dropout; the overrides set hidden_dropout."),
         ({"model__activation_func": "core.fused.quick_gelu"}, "model.activation_func is quick_gelu; the MLP"),
         (BLOCK, f"{UNREAD} pipeline_parallel, virtual_pipeline_stages, pipeline_split, first_stage_layers"),

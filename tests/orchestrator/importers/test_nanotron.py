@@ -48,6 +48,7 @@ def test_defaults_are_those_of_nanotron():
         ("parallelism.tp_mode", "SCATTER", "sequence_parallel is written ALL_REDUCE or REDUCE_SCATTER"),
         ("optimizer.zero_stage", 3, "zero_stage is written 0 or 1"),
         ("parallelism.expert_parallel_size", 2, "experts are not read"),
+        ("model.model_config.sliding_window_size", 4096, "model.sliding_window is not written for this trainer"),
         ("model.model_config.rope_scaling", {"factor": 8.0}, "no field of the model section expresses it"),
     ],
 )

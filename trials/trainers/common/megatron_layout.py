@@ -16,7 +16,7 @@ from trials.trainers.table import SWITCH, Keys, Row, Trained, Values, number, sw
 _SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stage of Megatron-FSDP's strategies."""
 KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "math", "local": "math"}
-"""Attention kernel of Megatron's backends: auto prefers flash in half precision."""
+"""Attention kernel of Megatron's backends; auto is flash or fused in half precision."""
 _TRANSPORTS = {"p2p": "p2p", "all_gather": "all_gather", "a2a": "a2a", "a2a_p2p": "a2a+p2p"}
 _RECIPES = {word: word.removeprefix("fp8_") for word in TRANSFORMER_ENGINE_RECIPES}
 
@@ -290,7 +290,7 @@ def _backend(spec: Trained) -> Values:
 
 
 def _attention_kernel(keys: Keys) -> str | None:
-    """By default the core's own choice: flash in half precision."""
+    """By default a fused one in half precision."""
     precision = precision_of(keys)
     if keys.text("transformer_impl") == "local" or precision == "fp32":
         return "math"

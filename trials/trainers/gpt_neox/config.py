@@ -184,9 +184,8 @@ GPT_NEOX = Table(
                 "products and optimizer states in 8 bits are no axis of a layout": "te_fp8_mha use_bnb_optimizer",
                 "activations in host memory are no value of offload": "checkpoint_in_cpu",
                 "it chooses among a node's GPUs": "exclude include",
-                "no field of the model section expresses it": """
-                num_unique_layers sliding_window_width soft_prompt_tuning.enabled use_mup
-                """,
+                "no field of the model section expresses it": "num_unique_layers soft_prompt_tuning.enabled use_mup",
+                "model.sliding_window is not written for this trainer": "sliding_window_width",
             }
         ),
     },

@@ -94,9 +94,9 @@ NANOTRON = Table(
                 parallelism.expert_parallel_size {_MODEL}moe* {_MODEL}is_llamoe_config
                 """,
             "no field of the model section expresses it": f"""
-                {_MODEL}sliding_window_size {_MODEL}rope_scaling {_MODEL}no_rope_layer {_MODEL}flex_attention_mask
-                {_MODEL}is_mamba_config
+                {_MODEL}rope_scaling {_MODEL}no_rope_layer {_MODEL}flex_attention_mask {_MODEL}is_mamba_config
                 """,
+            "model.sliding_window is not written for this trainer": f"{_MODEL}sliding_window_size",
             "StarCoder2's layers are not read": f"{_MODEL}is_starcoder2_config",
         }
     ),

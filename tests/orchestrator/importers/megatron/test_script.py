@@ -92,10 +92,11 @@ def test_an_unknown_variable_or_name_is_reported_and_not_guessed():
 
 def test_a_variable_that_a_condition_sets_is_not_guessed():
     script = "TP=1\nif [ $GPUS -gt 8 ]; then\n  TP=2\nfi\n" + launch("--tensor-model-parallel-size $TP")
-    found = read_launch_script("if [ -f x ]; then ACT=--swiglu; fi\n" + script + " $ACT")
+    found = read_launch_script('if [ -f x ]; then ACT="--swiglu --sequence-parallel"; fi\n' + script + " $ACT")
     why = "it is set under a condition that the script does not decide (line {})"
     assert not {"tensor_parallel"} & found.layout.keys() | {"gated_mlp"} & found.model.keys()
-    assert any("--swiglu" in note and why.format(1) in note for note in found.notes)
+    for flag in ("--swiglu", "--sequence-parallel"):
+        assert [note for note in found.notes if flag in note] == [f"{flag} was not used: {why.format(1)}."]
     assert f"--tensor-model-parallel-size is '$TP', which was not used: {why.format(3)}." in found.notes
 
 
@@ -213,6 +214,13 @@ def test_options_of_the_layout_and_of_the_step_are_never_arguments():
         ("--vocab-size 51200", "padded as Megatron pads it; --vocab-size is not used."),
         ("--tokenizer-type Llama2Tokenizer --vocab-size 32000", "vocab_size: --vocab-size 32000 was taken; Megatron"),
         ("--deepspeed --recompute-granularity full", "recomputes nothing without --recompute-method uniform."),
+        ("--bf16", "Trials run --attention-backend flash, the training --attention-backend auto, which prefers fused"),
+        (
+            "--bf16 --attention-backend fused",
+            "Trials run --attention-backend flash, the training --attention-backend f",
+        ),
+        ("--bf16 --softmax-type learnable --attention-backend flash", "Trials run --attention-backend fused, the tr"),
+        ("--tensor-model-parallel-size $TP", "vocab_size: 50257 of GPT-2's tokenizer is padded to a multiple that is"),
     ],
 )
 def test_a_difference_from_a_trial_is_noted(options, note):
@@ -220,11 +228,27 @@ def test_a_difference_from_a_trial_is_noted(options, note):
 
 
 @pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ("--bf16 --attention-backend flash", "--attention-backend"),
+        ("--bf16 --softmax-type learnable --attention-backend fused", "--attention-backend"),
+        ("--bf16 --attention-backend $KERNEL", "Trials run"),
+        ("--bf16 --transformer-impl local", "--attention-backend"),
+        ("--tensor-model-parallel-size $TP", "was taken"),
+        ("--tokenizer-type Llama2Tokenizer --vocab-size $V", "was taken"),
+    ],
+)
+def test_a_note_says_nothing_that_is_not_so(options, word):
+    assert not [note for note in read_launch_script(launch(options)).notes if word in note]
+
+
+@pytest.mark.parametrize(
     ("options", "words", "rule", "fix"),
     [
         ("--tensor-model-parallel-size 3", "4 ranks are not a multiple of tensor 3", WORLD_RULE, "parallel sizes"),
         ("--micro-batch-size 2 --global-batch-size 12", "2 x data_parallel 4 = 8", BATCH_RULE, "a multiple of 8"),
-        ("--micro-batch-size 0", "--micro-batch-size: is '0'", "", ""),
+        ("--micro-batch-size 0", "--micro-batch-size: is '0'", "a whole number from 1 to 999999999999", ""),
+        ("--num-experts 2147483648000", "is '2147483648000'", "a whole number from 1 to 999999999999", ""),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused_with_all_of_them_and_what_to_correct(options, words, rule, fix):

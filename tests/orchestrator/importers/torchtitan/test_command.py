@@ -80,7 +80,7 @@ def test_the_plainest_command_gives_a_baseline_and_its_graphs_are_noted_where_it
     assert not [note for note in llama3("--training.disable_cuda_graphs").notes if "CUDA graph" in note]
 
 
-@pytest.mark.parametrize("words", [f"{TOKENS} 12000", f"{TOKENS} $N", "--training.batch_rampup 3"])
+@pytest.mark.parametrize("words", [f"{TOKENS} 12000", f"{TOKENS} $N"])
 def test_a_batch_that_is_not_certain_is_asked_for(words):
     found = llama3(words)
     assert found.layout.keys().isdisjoint({"micro_batch_size", "grad_accum_steps"})
@@ -90,8 +90,10 @@ def test_a_batch_that_is_not_certain_is_asked_for(words):
 
 
 def test_what_no_row_reads_is_named_once_without_its_value():
-    notes = llama3("--profiler.enable_profiling --training.no_such 7 --checkpoint.enable $@").notes
-    assert "Not read: --profiler.enable_profiling, --training.no_such, --checkpoint.enable." in notes
+    notes = read_launch_script("NGPU=4 MODULE=llama3 CONFIG=llama3_8b HF_HOME=/x ./run_train.sh").notes
+    assert "Exported variables that were not read: HF_HOME. Add those that matter to speed to space.env." in notes
+    notes = llama3("--profiler.enable_profiling --training.steps 7 --checkpoint.enable $@").notes
+    assert "Not read: --profiler.enable_profiling, --training.steps, --checkpoint.enable." in notes
     assert "$@ is in the training command, but the script does not set it." in notes
 
 
@@ -105,6 +107,9 @@ def test_what_no_row_reads_is_named_once_without_its_value():
         (f"{LLAMA3} --{RESHARD} sometimes", f"--{RESHARD}", "default, always and never"),
         (f"{LLAMA3} {STAGES} --{SCHEDULE} LoopedBFS", f"--{SCHEDULE}", "pipeline_schedule is one of gpipe"),
         (f"{LLAMA3} --training.enable_cpu_offload", "--training.enable_cpu_offload", "no value of offload"),
+        (f"{LLAMA3} --activation_checkpoint.mode full", "--activation_checkpoint.mode", "0.3.0 has no such option"),
+        (f"{LLAMA3} --training.compile", "--training.compile", "0.3.0 has no such option"),
+        (f"{LLAMA3} --model.converters float8", "--model.converters", "0.3.0 has no such option"),
     ],
 )
 def test_older_commands_and_what_trains_something_else_are_refused(words, key, rule):
@@ -113,6 +118,8 @@ def test_older_commands_and_what_trains_something_else_are_refused(words, key, r
     assert [problem.key for problem in refused.value.problems] == [key]
     with pytest.raises(InputError, match="no command"):
         read_launch_script("./run_train.sh --epochs 3")
+    with pytest.raises(InputError, match="--module and --config name"):
+        read_launch_script(f"CONFIG_FILE=llama3_8b.toml NGPU=4 ./run_train.sh {STAGES}")
 
 
 @pytest.mark.parametrize("read_file", [None, lambda name: "def big():\n    return Trainer.Config()\n"])

@@ -47,6 +47,9 @@ def test_a_function_of_the_registry_gives_what_the_table_says(name, package):
     written = (each for each in TORCHTITAN_TABLE.written(SPEC) if each.startswith(("parallelism.", "training.")))
     assert values.keys() >= {*written}
     assert ("loss.num_chunks" in values) == ("loss.num_chunks" in ours)
+    sections = ("activation_checkpoint.", "compile.", "parallelism.", "training.")
+    of_the_release = {each: option for each, option in values.items() if each.startswith(sections)}
+    assert imported_settings({**settings_of(ours), **of_the_release}, prefix="--").layout
     found, saved = imported_settings(settings_of(ours)), read_saved_config(json.dumps(theirs["saved"]))
     assert saved.model == found.model
     assert saved.layout == {name: value for name, value in found.layout.items() if name != "matmul_precision"}

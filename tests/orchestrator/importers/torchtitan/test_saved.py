@@ -50,6 +50,7 @@ def test_a_saved_configuration_gives_layout_and_batch_and_says_what_it_does_not(
     tokens = {"num_tokens_per_microbatch_per_dp_rank": 128, "max_context_length": 32}
     later = read_saved_config(saved(training={**tokens, "mixed_precision_param": "float32"}))
     assert (later.layout["micro_batch_size"], later.model["seq_length"], later.left_open) == (4, 32, ())
+    assert "global_batch_size" in read_saved_config(saved(training={"batch_rampup": 3})).in_doubt
 
 
 def test_lists_of_modules_that_no_split_says_are_no_baseline():
