@@ -2,21 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
+from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.launchers.slurm.job_files import SetupFile
+from orchestrator.planning.explain import ExplainedLayout, FitCounts
 from orchestrator.planning.pay_back import expected_pay_back
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
+from slurm.preemption import Preemption
 from trials.analysis.search_cost import PayBack
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.preflight.job_terms import JobTerms
     from search_spaces.search_space import SearchSpace
-    from slurm.preemption import Preemption
+
+
+class PlannedCostAnswer(AnswerPart):
+    """Cost of a search as Slurm bills it, and its pay-back. Null or empty without Slurm, and where it does not
+    answer."""
+
+    partitions: list[str]
+    billed_per_node_hour: float | None
+    """Billing hours of a node-hour of the largest jobs."""
+    usage_factor: float | None
+    """The QOS's, which the billing hours contain."""
+    billed_hours: float | None
+    """Billing hours of `expected_node_hours.guided`."""
+    most_billed_hours: float | None
+    """Billing hours of `node_hours`, the upper limit."""
+    pay_back: PayBack | None
+    """Pay-back by the first layout over the baseline, as predicted; null without a baseline, and where seconds are
+    unknown."""
+    preemption: Preemption | None
+    """Null where no other job takes the nodes of the search's jobs."""
+
+
+class RejectedLayout(AnswerPart):
+    """A layout that a rule rejects."""
+
+    layout: Mapping[str, Any]
+    """Its fields; derived ones may be absent."""
+    rule: str
+    message: str
+
+
+class PlanAnswer(Answer):
+    """Printed by plan."""
+
+    schema_: Literal["parlay.plan/1"] = "parlay.plan/1"
+    num_layouts: int
+    rejected: Mapping[str, int]
+    """Number of layouts by the rule that rejects them."""
+    rejected_examples: Mapping[str, str]
+    """The message of the first layout that each rule rejects."""
+    rejected_layouts: list[RejectedLayout] | None
+    """With --rejected."""
+    fits: FitCounts | None
+    """Null where the memory is unknown."""
+    explained: list[ExplainedLayout]
+    """The first layout, and the baseline where it is another."""
+    saved_s: Mapping[str, float] | None
+    """Parts of the baseline's step less those of the first layout; null without both."""
+    layouts: list[PlannedLayout]
+    """By expected speed and fit probability."""
+    setup_file: SetupFile | None
+    node_hours: float | None
+    """Upper limit of the search."""
+    expected_node_hours: ExpectedHours
+    cost: PlannedCostAnswer
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -50,18 +109,18 @@ class PlannedCost:
         pay_back = expected_pay_back(plan, space.baseline)
         return cls(plan.expected.guided, most_node_hours(spec, space), pay_back, terms, unknown_because)
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `cost` of a plan."""
+    @property
+    def answer(self) -> PlannedCostAnswer:
         terms = self.terms
-        return {
-            "partitions": [] if terms is None else list(terms.partitions),
-            "billed_per_node_hour": None if terms is None else terms.billed_per_node_hour,
-            "usage_factor": None if terms is None else terms.usage_factor,
-            "billed_hours": None if terms is None else terms.billed_hours(self.node_hours),
-            "most_billed_hours": None if terms is None else terms.billed_hours(self.most_node_hours),
-            "pay_back": None if self.pay_back is None else self.pay_back.to_json(),
-            "preemption": None if terms is None or terms.preemption is None else preemption_json(terms.preemption),
-        }
+        return PlannedCostAnswer(
+            partitions=[] if terms is None else list(terms.partitions),
+            billed_per_node_hour=None if terms is None else terms.billed_per_node_hour,
+            usage_factor=None if terms is None else terms.usage_factor,
+            billed_hours=None if terms is None else terms.billed_hours(self.node_hours),
+            most_billed_hours=None if terms is None else terms.billed_hours(self.most_node_hours),
+            pay_back=self.pay_back,
+            preemption=None if terms is None else terms.preemption,
+        )
 
     def lines(self) -> Iterator[str]:
         """Lines of the plan's text."""
@@ -76,16 +135,6 @@ class PlannedCost:
             yield from _terms_lines(self.terms, self.most_node_hours)
         elif self.unknown_because is not None:
             yield f"billing hours are unknown, since Slurm does not answer here: {self.unknown_because}"
-
-
-def preemption_json(preemption: Preemption) -> dict[str, Any]:
-    """The contract's `preemption`."""
-    return {
-        "by": preemption.by.value,
-        "preemptors": list(preemption.preemptors),
-        "mode": preemption.mode,
-        "grace_time_s": preemption.grace_time_s,
-    }
 
 
 def _terms_lines(terms: JobTerms, most_node_hours: float) -> Iterator[str]:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from trials.diagnostics.selftest import Case, CaseResult
 
 
-CASES_SCHEMA = "parlay.selftest_list/1"
-
-
 def selftest(
     search_file: SearchFilePath,
     sets: Overrides = None,
@@ -42,7 +39,13 @@ def selftest(
     as_json: AsJson = False,
 ) -> None:
     """Train every kind of layout on this search's cluster and compare each with a plain GPT on one device."""
-    from orchestrator.diagnostics.selftest import cases_for, record_result, selftest_cluster
+    from orchestrator.diagnostics.selftest import (
+        SelftestCase,
+        SelftestListAnswer,
+        cases_for,
+        record_result,
+        selftest_cluster,
+    )
     from orchestrator.preflight.trainer import require_engine_packages, require_torch
     from trials.ledger.location import home_folder
 
@@ -52,18 +55,18 @@ def selftest(
     cluster = selftest_cluster(spec.cluster)
     cases = cases_for(cluster, names or (), spec.space.given_axes().get("engine", ()))
     if list_only:
-        listed = [{"name": case.name, "ranks": case.layout.num_gpus} for case in cases]
-        data = {"schema": CASES_SCHEMA, "cases": listed}
-        print_result(data, as_json, "\n".join(f"{c['ranks']} ranks  {c['name']}" for c in listed))
+        listed = [SelftestCase(name=case.name, ranks=case.layout.num_gpus) for case in cases]
+        lines = [f"{case.ranks} ranks  {case.name}" for case in listed]
+        print_result(SelftestListAnswer(cases=listed), as_json, "\n".join(lines))
         return
     require_torch(spec)
     require_engine_packages(spec, ((case.layout, case.model) for case in cases))
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
     report = _run(spec, cluster, cases, folder, as_json)
-    write_json(folder.path / "selftest.json", report.to_json())
+    write_json(folder.path / "selftest.json", report.answer.plain())
     if not names:
         record_result(report, spec.launcher.kind, cluster, home_folder())
-    print_result(report.to_json(), as_json, _verdict(report, cluster))
+    print_result(report.answer, as_json, _verdict(report, cluster))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
 

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
@@ -23,11 +24,38 @@ from trials.trial import utc_text
 _log = logging.getLogger(__name__)
 
 
-SELFTEST_SCHEMA = "parlay.selftest/1"
 RECORD_SCHEMA = "parlay.selftest_record/1"
 START_S = 300.0
 CASE_S = 20.0
 """Limit per case on average; a single case may take longer."""
+
+
+class SelftestAnswer(Answer):
+    """Printed by selftest; also selftest.json in its folder."""
+
+    schema_: Literal["parlay.selftest/1"] = "parlay.selftest/1"
+    passed: bool
+    num_cases: int
+    results: list[Mapping[str, Any]]
+    """One for each case: its name, ranks, seconds, largest difference from the plain GPT, and whether it passed."""
+    fingerprint: Mapping[str, Any]
+    """Software and hardware that it ran on."""
+    detail: str | None
+    """Reason why not all cases were run."""
+
+
+class SelftestCase(AnswerPart):
+    """A case that fits the cluster."""
+
+    name: str
+    ranks: int
+
+
+class SelftestListAnswer(Answer):
+    """Printed by selftest --list."""
+
+    schema_: Literal["parlay.selftest_list/1"] = "parlay.selftest_list/1"
+    cases: list[SelftestCase]
 
 
 @dataclass(frozen=True)
@@ -46,16 +74,15 @@ class SelftestReport:
     def failed(self) -> list[CaseResult]:
         return [result for result in self.found.results if not result.passed]
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay selftest --json`."""
-        return {
-            "schema": SELFTEST_SCHEMA,
-            "passed": self.passed,
-            "num_cases": len(self.cases),
-            "results": [result.to_json() for result in self.found.results],
-            "fingerprint": dict(self.found.fingerprint),
-            "detail": self.detail,
-        }
+    @property
+    def answer(self) -> SelftestAnswer:
+        return SelftestAnswer(
+            passed=self.passed,
+            num_cases=len(self.cases),
+            results=[result.to_json() for result in self.found.results],
+            fingerprint=self.found.fingerprint,
+            detail=self.detail,
+        )
 
 
 def selftest_cluster(cluster: Cluster) -> Cluster:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
+from orchestrator.common.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.lifecycle.driver_job import cancel_driver_jobs
@@ -34,9 +35,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-CANCEL_SCHEMA = "parlay.cancel/1"
 CANCEL_TIMEOUT_S = 120.0
 """Longer than the outcome file of an attempt that has just ended may take to appear."""
+
+
+class CancelAnswer(Answer):
+    """Printed by cancel."""
+
+    schema_: Literal["parlay.cancel/1"] = "parlay.cancel/1"
+    search_id: str
+    cancelled: list[str]
+    """Trials."""
+    unreached: list[str]
+    """Attempt keys whose jobs could not be cancelled, `SEARCH_ID.driver`, and pilots."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +66,11 @@ class CancelResult:
         """True if the search has ended and none of its jobs may still run."""
         return self.record.state.is_ended and not self.unreached
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay cancel --json`."""
-        return {
-            "schema": CANCEL_SCHEMA,
-            "search_id": self.record.search_id,
-            "cancelled": list(self.cancelled),
-            "unreached": list(self.unreached),
-        }
+    @property
+    def answer(self) -> CancelAnswer:
+        return CancelAnswer(
+            search_id=self.record.search_id, cancelled=list(self.cancelled), unreached=list(self.unreached)
+        )
 
 
 def cancel_search(found: OwnSearch) -> CancelResult:

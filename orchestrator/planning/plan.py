@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from orchestrator.common.answer import AnswerPart
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
@@ -99,12 +100,46 @@ class Estimates:
 
 @dataclass(frozen=True)
 class ExpectedHours:
-    """Expected node-hours of a search with all repeats of the finalists: guided, with `guided_trials` trials, and over
-    every layout. None if seconds are unknown."""
+    """Expected node-hours of a search, with all rounds of its finals, which is their upper limit. Null where the
+    accelerator's speed is unknown."""
 
     guided_trials: int
+    """Assumed number of trials of the guided sampler."""
     guided: float | None
     every_layout: float | None
+
+
+class VerifiedValues(AnswerPart):
+    """Knowledge of the axis values of a layout with its engine: that of the least verified ones."""
+
+    level: Literal["run", "parsed", "by rule"]
+    """`run`: a test of Parlay trained the value on a CPU. `parsed`: the trainer's own parser takes it in exports.
+    `by rule`: only the engine's rules describe it."""
+    values: list[str]
+    """Those values, as `axis value`; empty where all were run."""
+
+
+class PlannedLayout(AnswerPart):
+    """A layout of a plan with its predictions."""
+
+    layout: Layout
+    layout_key: str
+    verified: VerifiedValues
+    fits: Fits | None
+    """Null where the memory is unknown."""
+    relative_step_time: float
+    """Over that of the first layout."""
+    step_time_s: float | None
+    """Null, like the next two and `time_s`, where the accelerator's speed is unknown."""
+    tokens_per_sec: float | None
+    mfu: float | None
+    peak_memory_gib: float
+    time_s: Mapping[str, float] | None
+    """Parts of the step's time."""
+    training_rate: TrainingRate | None
+    """Predicted; null where the accelerator's speed is unknown."""
+    memory_gib: list[float]
+    """Peak of each pipeline stage."""
 
 
 @dataclass(frozen=True)
@@ -185,19 +220,20 @@ class Plan:
             notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
         return notes
 
-    def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
-        """The contract's `layouts`, the first `top` or all."""
-        return self.rows_json(np.arange(len(self.layouts) if top is None else min(top, len(self.layouts))))
+    def first(self, top: int | None = None) -> list[PlannedLayout]:
+        """The first `top` layouts, or all, with their predictions."""
+        rows = np.arange(len(self.layouts) if top is None else min(top, len(self.layouts)))
+        return [PlannedLayout(**fields) for fields in self.fields_of(rows)]
 
-    def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """The contract's `layouts` for these rows."""
+    def fields_of(self, rows: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Fields of a PlannedLayout for each of these rows."""
         by_stage = stage_memory_gib(self.task, self.table.take(rows))
-        return [self._row(row) | {"memory_gib": gib} for row, gib in zip(rows.tolist(), by_stage, strict=True)]
+        return (self._fields(row) | {"memory_gib": gib} for row, gib in zip(rows.tolist(), by_stage, strict=True))
 
-    def _row(self, row: int) -> dict[str, Any]:
+    def _fields(self, row: int) -> dict[str, Any]:
         known, estimates = self.speed_is_known, self.estimates
         return {
-            "layout": self.layouts[row].to_json(),
+            "layout": self.layouts[row],
             "layout_key": self.layouts[row].key,
             "verified": Verification.of(self.layouts[row]).to_json(),
             "fits": self.fits(row),
@@ -207,7 +243,7 @@ class Plan:
             "mfu": self.mfu(row) if known else None,
             "peak_memory_gib": float(estimates.peak_memory_gib[row]),
             "time_s": {name: float(seconds[row]) for name, seconds in estimates.time_s.items()} if known else None,
-            "training_rate": None if (rate := self.training_rate(row)) is None else rate.to_json(),
+            "training_rate": self.training_rate(row),
         }
 
 

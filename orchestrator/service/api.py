@@ -1,4 +1,4 @@
-"""REST interface of the service: each path calls a request handler, each error is the contract's error object."""
+"""REST interface of the service: each path calls a request handler, each error is an ErrorAnswer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,20 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from dashboards.access.auth import AuthPolicy
+from orchestrator.common.answer import ErrorAnswer
+from orchestrator.lifecycle.create import SubmitAnswer
+from orchestrator.records.summary import BestAnswer, LogsAnswer, SearchesAnswer, StatusAnswer
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import event_stream, models
-from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers
+from orchestrator.service.handlers import (
+    VERSION,
+    AcceptedAnswer,
+    HealthAnswer,
+    NotReady,
+    RecipeAnswer,
+    RequestHandlers,
+    TrialsAnswer,
+)
 from orchestrator.service.middleware import AuthMiddleware, error_response
 from orchestrator.service.pages import PagesOf, is_page, page_routes, refusal_page, wants_page
 from search_spaces.errors import ExternalError, InputError, Problem
@@ -48,7 +59,7 @@ _OF_A_BODY = (400, 413, 415, 503)
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Error responses of one call, with those of every call."""
     own = sorted({*statuses, 401, 403, 500})
-    return {status: {"model": models.ErrorAnswer, "description": _WORDS[status]} for status in own}
+    return {status: {"model": ErrorAnswer, "description": _WORDS[status]} for status in own}
 
 
 _ABOUT = (
@@ -94,66 +105,64 @@ def make_app(
 
 
 def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
-    @app.get("/v1/health", response_model=models.HealthAnswer, responses=_errors())
-    def health() -> Any:
+    @app.get("/v1/health", responses=_errors())
+    def health() -> HealthAnswer:
         """Identity of the service, and the number of searches it drives."""
         return handlers.health()
 
-    @app.get("/v1/searches", response_model=models.SearchesAnswer, responses=_errors(503))
-    def searches() -> Any:
+    @app.get("/v1/searches", responses=_errors(503))
+    def searches() -> SearchesAnswer:
         """All searches of the ledger, newest first."""
         return handlers.searches()
 
-    @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201, responses=_errors(*_OF_A_BODY))
-    def submit(request: models.SubmitRequest) -> Any:
+    @app.post("/v1/searches", status_code=201, responses=_errors(*_OF_A_BODY))
+    def submit(request: models.SubmitRequest) -> SubmitAnswer:
         """Validate a search file, create the search and drive it."""
         return handlers.submit(request.yaml, request.directory, request.set)
 
-    @app.get("/v1/searches/{search}", response_model=models.StatusAnswer, responses=_errors(*_OF_A_SEARCH))
-    def status(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}", responses=_errors(*_OF_A_SEARCH))
+    def status(search: _SearchId) -> StatusAnswer:
         """State of a search."""
         return handlers.status(search)
 
     @app.post(
         "/v1/searches/{search}/cancel",
-        response_model=models.AcceptedAnswer,
         status_code=202,
         responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
     )
-    def cancel(search: _SearchId) -> Any:
+    def cancel(search: _SearchId) -> AcceptedAnswer:
         """End a search and its trials in flight; its events show when that is done."""
         return handlers.cancel(search)
 
     @app.post(
         "/v1/searches/{search}/resume",
-        response_model=models.AcceptedAnswer,
         status_code=202,
         responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
     )
-    def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> Any:
+    def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> AcceptedAnswer:
         """Drive a search whose driver has gone; a search that has ended stays as it is."""
         asked = request or models.ResumeRequest()
         return handlers.resume(search, asked.folder, asked.ledger_url)
 
 
 def _add_findings(app: FastAPI, handlers: RequestHandlers) -> None:
-    @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer, responses=_errors(*_OF_A_SEARCH))
-    def trials(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}/trials", responses=_errors(*_OF_A_SEARCH))
+    def trials(search: _SearchId) -> TrialsAnswer:
         """All trials, in the order of their proposal."""
         return handlers.trials(search)
 
-    @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer, responses=_errors(*_OF_A_SEARCH))
-    def best(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}/best", responses=_errors(*_OF_A_SEARCH))
+    def best(search: _SearchId) -> BestAnswer:
         """The best layout so far."""
         return handlers.best(search)
 
-    @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer, responses=_errors(*_OF_A_SEARCH))
-    def recipe(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}/recipe", responses=_errors(*_OF_A_SEARCH))
+    def recipe(search: _SearchId) -> RecipeAnswer:
         """recipe.yaml and its folder."""
         return handlers.recipe(search)
 
-    @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer, responses=_errors(*_OF_A_SEARCH))
-    def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> Any:
+    @app.get("/v1/searches/{search}/logs/{trial}", responses=_errors(*_OF_A_SEARCH))
+    def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> LogsAnswer:
         """Output of a trial's ranks: the first real error, or the end of one rank's log."""
         return handlers.logs(search, trial, rank)
 
@@ -212,7 +221,7 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def _problem_of(found: Any) -> Problem:
-    """One of pydantic's errors as the contract's problem; the key is body.yaml, query.rank or path.search."""
+    """One of pydantic's errors as a problem; the key is body.yaml, query.rank or path.search."""
     key = ".".join(str(part) for part in found["loc"])
     given = found.get("input")
     value = given[:_LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode() if isinstance(given, str) else None

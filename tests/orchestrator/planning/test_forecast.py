@@ -77,13 +77,13 @@ def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> Fo
 )
 def test_what_a_step_takes_there_lies_in_the_interval(constants):
     report = forecast_from(measured(1, constants) + measured(2, constants))
-    assert [(f.scaling.value, f.speed.layout.num_nodes) for f in report.forecasts] == [
+    assert [(f.scaling.value, f.num_nodes) for f in report.forecasts] == [
         (scaling, nodes) for scaling in ("weak", "strong") for nodes in (4, 8, 16)
     ]
     for found in report.forecasts:
-        (seconds,) = true_seconds([found.speed.layout], constants)
+        (seconds,) = true_seconds([found.layout], constants)
         assert found.step_time_low_s < seconds < found.step_time_high_s
-        assert found.step_time_low_s < found.speed.step_time_s < found.step_time_high_s
+        assert found.step_time_low_s < found.step_time_s < found.step_time_high_s
 
 
 @pytest.mark.bad_input(53)
