@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dashboards.terminal.headline import best_layout_line, headline, sentence
 from orchestrator.common.answer import Answer, AnswerPart
@@ -106,6 +106,35 @@ class BestLayout(AnswerPart):
     slowest_rank: Mapping[str, Any] | None
     """Slowest rank of its runs; null where ranks could not be compared."""
     training_rate: TrainingRate
+
+    @classmethod
+    def of(cls, ranking: Ranking, spec: SearchSpec, **more: Any) -> Self | None:
+        """The best of this ranking, with `more` fields of a subclass; None without one."""
+        best = ranking.best
+        if best is None:
+            return None
+        return cls(
+            trial=best.trial,
+            layout=best.layout,
+            objective=ranking.objective,
+            value=in_objective_unit(value_of(best, ranking.objective), ranking.objective),
+            tokens_per_sec=best.measured.tokens_per_sec,
+            tokens_per_sec_low=best.measured.tokens_per_sec_low,
+            tokens_per_sec_high=best.measured.tokens_per_sec_high,
+            peak_memory_gib=best.measured.peak_memory_gib,
+            ties=[tie.trial for tie in ranking.ties],
+            selection_reason=choice_of(ranking),
+            fastest=fastest_of(ranking),
+            rationale=rationale(ranking),
+            pareto=pareto_points(ranking),
+            flags=list(best.flags),
+            time_s=best.measured.time_s,
+            fullest_rank=best.fullest_rank,
+            on_disjoint_nodes=runs_on_disjoint_nodes(best.counted),
+            slowest_rank=best.slowest_rank,
+            training_rate=spec.training_rate(best),
+            **more,
+        )
 
 
 class FabricCheckAnswer(AnswerPart):
@@ -264,7 +293,7 @@ def status_of(
         fabric_check=_fabric_check(search.fabric_check),
         finals=finals_end_of(search),
         verdict=VerdictAnswer.of(verdict),
-        best=None if ranking.best is None else BestLayout(**_best_fields(ranking, spec)),
+        best=BestLayout.of(ranking, spec),
         num_trials=len(search.trials),
         trials=counts_of(search.trials),
         reasons=reason_counts(search),
@@ -284,11 +313,10 @@ def status_of(
 def best_of(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> BestAnswer | None:
     """The best layout of a search; None without one."""
     ranking = spec.ranking_of(search.trials)
-    if ranking.best is None:
-        return None
     verdict = verdict_of(search, ranking, spec.baseline_key)
-    return BestAnswer(
-        **_best_fields(ranking, spec),
+    return BestAnswer.of(
+        ranking,
+        spec,
         search_id=search.search_id,
         verdict=VerdictAnswer.of(verdict),
         cost=SearchCost.of(search, verdict),
@@ -310,33 +338,6 @@ def _fabric_check(check: FabricCheck | None) -> FabricCheckAnswer | None:
         findings=list(check.findings),
         links=check.links,
     )
-
-
-def _best_fields(ranking: Ranking, spec: SearchSpec) -> dict[str, Any]:
-    """Fields of a BestLayout of a ranking that has one."""
-    best = ranking.best
-    assert best is not None, "the ranking has a best layout"
-    return {
-        "trial": best.trial,
-        "layout": best.layout,
-        "objective": ranking.objective,
-        "value": in_objective_unit(value_of(best, ranking.objective), ranking.objective),
-        "tokens_per_sec": best.measured.tokens_per_sec,
-        "tokens_per_sec_low": best.measured.tokens_per_sec_low,
-        "tokens_per_sec_high": best.measured.tokens_per_sec_high,
-        "peak_memory_gib": best.measured.peak_memory_gib,
-        "ties": [tie.trial for tie in ranking.ties],
-        "selection_reason": choice_of(ranking),
-        "fastest": fastest_of(ranking),
-        "rationale": rationale(ranking),
-        "pareto": pareto_points(ranking),
-        "flags": list(best.flags),
-        "time_s": best.measured.time_s,
-        "fullest_rank": best.fullest_rank,
-        "on_disjoint_nodes": runs_on_disjoint_nodes(best.counted),
-        "slowest_rank": best.slowest_rank,
-        "training_rate": spec.training_rate(best),
-    }
 
 
 def result_line(search: SearchRecord, spec: SearchSpec) -> str:

@@ -15,12 +15,12 @@ from orchestrator.cli.watch import (
     DRIVER_END_LIMIT_S,
     DRIVER_POLL_S,
     NO_DRIVER_LIMIT_S,
-    DriverStatus,
     SearchFollower,
     driver_status,
 )
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.driver_job import submit_first_link
+from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
@@ -210,16 +210,18 @@ class TestWhoDrives:
         assert not standing.is_expected
         assert standing.detail.endswith(f"parlay resume {folder.search_id} --as-job submits one")
 
-    @pytest.mark.parametrize(("state", "is_expected"), [("waiting", True), ("stopped", False), (None, False)])
-    def test_the_service_is_asked(self, folder, monkeypatch, state, is_expected):
+    @pytest.mark.parametrize(
+        "answer", [DriverStatus("it waits for the service"), DriverStatus("disk full", False), None]
+    )
+    def test_the_service_is_asked(self, folder, monkeypatch, answer):
         class Service:
             def driver_status(self, search_id):
                 assert search_id == folder.search_id
-                return state and {"state": state, "failures": 1, "detail": "disk full"}
+                return answer
 
         monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (Service(), {}))
-        assert driver_status(folder).is_expected == is_expected
-        assert ("disk full" in driver_status(folder).detail) is (state == "stopped")
+        assert driver_status(folder).is_expected == (answer is not None and answer.is_expected)
+        assert answer in (driver_status(folder), None)
 
 
 class TestVerb:

@@ -74,7 +74,7 @@ def test_the_lines_of_a_plan():
     _, billing, preempted = cost.lines()
     assert billing.endswith("upper limit 3,200 billing hours")
     assert preempted.startswith("jobs in scav may be preempted by those of partition high (PreemptMode REQUEUE, 5 s")
-    assert (cost.to_json()["billed_hours"], cost.to_json()["most_billed_hours"]) == (640.0, 3200.0)
+    assert (cost.answer.billed_hours, cost.answer.most_billed_hours) == (640.0, 3200.0)
 
 
 def test_a_plan_without_slurm_is_in_node_hours(tmp_path, monkeypatch):
