@@ -38,7 +38,7 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        """Folder with search.yaml, journal.jsonl, trials/, recipe/ and so on (docs/contract.md)."""
+        """Folder with search.yaml, journal.jsonl, trials/, recipe/ and so on (docs/files.md)."""
         return self._located.folder.path
 
     @property
@@ -69,7 +69,7 @@ class Search:
 
     @cached_property
     def trials(self) -> pandas.DataFrame:
-        """One row per trial in the order of proposal; columns as in docs/contract.md, unknown values are NA."""
+        """One row per trial in the order of proposal; columns as in trials.csv, unknown values are NA."""
         from orchestrator.dataframes import trials_frame
 
         return trials_frame(self._located.record)
