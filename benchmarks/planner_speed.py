@@ -60,7 +60,6 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
         "columns": lambda: LayoutTable.of(space.layouts),
         "estimate": lambda: Estimates.of(task_of(spec), table),
         "plan": lambda: plan_of(spec, space),
-        "plan_json_top_20": lambda: [row.plain() for row in plan.first(20)],
         "plan_json": lambda: [row.plain() for row in plan.first()],
     }
     for what, work in parts.items():

@@ -15,7 +15,7 @@ import pandas
 from pandas.api.types import infer_dtype
 
 from orchestrator.interop.table_export import parquet_bytes, trial_rows
-from orchestrator.planning.forecast import ForecastReport
+from orchestrator.planning.forecast import ForecastAnswer
 from orchestrator.planning.plan import Plan
 from orchestrator.records.summary import ListedSearch, searches_of
 from search_spaces.layouts.layout import NULLABLE
@@ -73,7 +73,7 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
     return frame
 
 
-def forecast_frame(report: ForecastReport) -> pandas.DataFrame:
+def forecast_frame(report: ForecastAnswer) -> pandas.DataFrame:
     """One row per forecast, with the columns of `forecasts` in `parlay forecast --json`; `attrs` holds `notes`."""
     frame = _typed(pandas.DataFrame([_flat(forecast.plain()) for forecast in report.forecasts]))
     frame.attrs = {"notes": list(report.notes)}

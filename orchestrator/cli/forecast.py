@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from search_spaces.errors import InputError
 from trials.files.text import plural
 
 if TYPE_CHECKING:
-    from orchestrator.planning.forecast import Forecast, ForecastInput, ForecastReport, Scaling
+    from orchestrator.planning.forecast import Forecast, ForecastAnswer, ForecastInput, Scaling
     from search_spaces.hardware.cluster import Cluster
 
 _CONTENDERS_LISTED = 3
@@ -70,18 +70,19 @@ def forecast(
     from orchestrator.planning.forecast import forecast as forecast_of
 
     counts = None if nodes is None else _parse_nodes(nodes)
-    origin, inputs = _load_inputs(search, problem or [], cluster, ledger)
-    report = forecast_of(inputs, _scalings(scaling), counts)
+    inputs, origin = _load_inputs(search, problem or [], cluster, ledger)
+    report = forecast_of(inputs, _scalings(scaling), counts, **origin)
     if as_json:
-        print_result(report.answer(top, **origin), True)
+        cut = [one.model_copy(update={"contenders": one.contenders[:top]}) for one in report.forecasts]
+        print_result(report.model_copy(update={"forecasts": cut}), True)
     else:
         print_text("\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 
 
 def _load_inputs(
     given: str | None, problems: list[str], cluster: str | None, ledger: str | None
-) -> tuple[dict[str, Any], ForecastInput]:
-    """Return the origin of the trials, by the answer's keys, and the trials."""
+) -> tuple[ForecastInput, dict[str, str]]:
+    """Return the trials, and their search's id or their table by the answer's keys."""
     from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 
     described = None if cluster is None else _load_cluster(cluster)
@@ -89,8 +90,7 @@ def _load_inputs(
         from search_spaces.tables.measured_table import read_table
 
         rows = read_table(Path(given)).require_valid().observations
-        inputs = input_from_table(rows, problems, described)
-        return {"search_id": None, "table": given, "problems": _problem_names(inputs)}, inputs
+        return input_from_table(rows, problems, described), {"table": given}
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
         message = "is for a table, and this is a search"
@@ -100,11 +100,7 @@ def _load_inputs(
 
     found = find_search(given, ledger)
     inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder), described)
-    return {"search_id": found.record.search_id, "table": None, "problems": _problem_names(inputs)}, inputs
-
-
-def _problem_names(inputs: ForecastInput) -> list[str]:
-    return list(dict.fromkeys(row.problem for row in inputs.rows))
+    return inputs, {"search_id": found.record.search_id}
 
 
 def _load_cluster(cluster: str) -> Cluster:
@@ -136,11 +132,11 @@ def _scalings(scaling: Scalings) -> list[Scaling]:
     return [*Scaling] if scaling is Scalings.BOTH else [Scaling(scaling.value)]
 
 
-def _lines(report: ForecastReport, top: int) -> Iterator[str]:
+def _lines(report: ForecastAnswer, top: int) -> Iterator[str]:
     base = report.base
     yield (
-        f"from {plural(report.trials, 'measured layout')}; the best on {plural(base.layout.num_nodes, 'node')}:"
-        f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout.key}"
+        f"from {plural(report.trials, 'measured layout')}; the best on {plural(base.num_nodes, 'node')}:"
+        f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout_key}"
     )
     names = _distinct_names(report, top)
     if common := names.pop(""):
@@ -160,7 +156,7 @@ _HEAD = "  nodes    batch  seconds/step       95 % between      tokens/s   per G
 _BATCH_CHANGE = {"weak": "grows with the nodes", "strong": "stays"}
 
 
-def _distinct_names(report: ForecastReport, top: int) -> dict[str, str]:
+def _distinct_names(report: ForecastAnswer, top: int) -> dict[str, str]:
     """Distinguishing parts of the listed layouts' keys; "" maps to their common part."""
     from orchestrator.cli.plan_table import split_common_parts
 

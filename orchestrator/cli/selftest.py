@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.diagnostics.selftest import SelftestReport
+    from orchestrator.diagnostics.selftest import SelftestAnswer
     from orchestrator.launchers.base import Launcher
     from search_spaces.hardware.cluster import Cluster
     from trials.diagnostics.selftest import Case, CaseResult
@@ -63,10 +63,10 @@ def selftest(
     require_engine_packages(spec, ((case.layout, case.model) for case in cases))
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
     report = _run(spec, cluster, cases, folder, as_json)
-    write_json(folder.path / "selftest.json", report.answer.plain())
+    write_json(folder.path / "selftest.json", report.plain())
     if not names:
         record_result(report, spec.launcher.kind, cluster, home_folder())
-    print_result(report.answer, as_json, _verdict(report, cluster))
+    print_result(report, as_json, _verdict(report, cluster))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
 
@@ -79,12 +79,12 @@ def _require_own_trainer(spec: SearchSpec) -> None:
 
 def _run(
     spec: SearchSpec, cluster: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
-) -> SelftestReport:
+) -> SelftestAnswer:
     from orchestrator.diagnostics.selftest import selftest as run_cases
     from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.preflight.trainer import python_of
 
-    def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
+    def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestAnswer:
         log(f"{len(cases)} cases on {format_cluster(cluster)}, in {folder.path}")
         runner = AttemptRunner(launcher, stop.is_requested)
         return run_cases(runner, folder, cluster, cases, python_of(spec), lambda result: log(row(result)))
@@ -100,10 +100,9 @@ def row(result: CaseResult) -> str:
     return f"{state}  {difference}  {result.ranks} ranks  {result.seconds:5.1f} s  {result.name}{words}"
 
 
-def _verdict(report: SelftestReport, cluster: Cluster) -> str:
-    found = report.found
+def _verdict(report: SelftestAnswer, cluster: Cluster) -> str:
     lines = [row(result) for result in report.failed]
-    known = found.fingerprint
+    known = report.fingerprint
     packages = ("torch", "deepspeed", "megatron_core", "torchtitan", "accelerate", "transformers", "cuda")
     versions = ", ".join(f"{name} {known[name]}" for name in packages if name in known)
     lines.append(
@@ -111,5 +110,5 @@ def _verdict(report: SelftestReport, cluster: Cluster) -> str:
     )
     if report.detail is not None:
         lines.append(report.detail)
-    lines.append(f"{len(found.results) - len(report.failed)} of {len(report.cases)} cases passed")
+    lines.append(f"{len(report.results) - len(report.failed)} of {report.num_cases} cases passed")
     return "\n".join(lines)

@@ -147,7 +147,7 @@ class ForecastBase(AnswerPart):
 
 
 class ForecastAnswer(Answer):
-    """Printed by forecast."""
+    """Printed by forecast: forecasts of one training, by scaling and nodes."""
 
     schema_: Literal["parlay.forecast/1"] = "parlay.forecast/1"
     search_id: str | None
@@ -161,45 +161,18 @@ class ForecastAnswer(Answer):
     """Number of measured layouts."""
     forecasts: list[Forecast]
     notes: list[str]
-
-
-@dataclass(frozen=True)
-class ForecastReport:
-    """Forecasts of one training, by scaling and nodes.
-
-    `notes` are assumptions behind the numbers, and numbers of nodes without a layout. `base` is the fastest layout on
-    the most nodes tried.
-    """
-
-    base: LayoutSpeed
-    trials: int
-    forecasts: tuple[Forecast, ...]
-    notes: tuple[str, ...]
-
-    def answer(self, top: int | None, search_id: str | None, table: str | None, problems: list[str]) -> ForecastAnswer:
-        """The forecasts by the trials of a search or a table, with the first `top` contenders of each, or all."""
-        layout = self.base.layout
-        return ForecastAnswer(
-            search_id=search_id,
-            table=table,
-            problems=problems,
-            base=ForecastBase(
-                num_nodes=layout.num_nodes,
-                layout=layout,
-                layout_key=layout.key,
-                step_time_s=self.base.step_time_s,
-                tokens_per_sec=self.base.tokens_per_sec,
-            ),
-            trials=self.trials,
-            forecasts=[one.model_copy(update={"contenders": one.contenders[:top]}) for one in self.forecasts],
-            notes=list(self.notes),
-        )
+    """Assumptions behind the numbers, and numbers of nodes without a layout."""
 
 
 def forecast(
-    inputs: ForecastInput, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None
-) -> ForecastReport:
-    """Forecast for each of these numbers of nodes; by default for NODE_MULTIPLES of the base's.
+    inputs: ForecastInput,
+    scalings: Sequence[Scaling],
+    num_nodes: Sequence[int] | None = None,
+    search_id: str | None = None,
+    table: str | None = None,
+) -> ForecastAnswer:
+    """Forecast for each of these numbers of nodes; by default for NODE_MULTIPLES of the base's. The trials are those of
+    a search or of a table.
 
     InputError if the described links have no fabric, or if nothing of the global batch was measured.
     """
@@ -218,7 +191,21 @@ def forecast(
                 notes.append(f"{scaling} scaling has no layout on {plural(count, 'node')}: {error.problems[0].message}")
             else:
                 found.append(best_of(posterior, task, layouts, scaling, base))
-    return ForecastReport(base, len(inputs.measured), tuple(found), tuple(notes))
+    return ForecastAnswer(
+        search_id=search_id,
+        table=table,
+        problems=list(dict.fromkeys(row.problem for row in inputs.rows)),
+        base=ForecastBase(
+            num_nodes=base.layout.num_nodes,
+            layout=base.layout,
+            layout_key=base.layout.key,
+            step_time_s=base.step_time_s,
+            tokens_per_sec=base.tokens_per_sec,
+        ),
+        trials=len(inputs.measured),
+        forecasts=found,
+        notes=notes,
+    )
 
 
 def best_of(

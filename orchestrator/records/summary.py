@@ -110,8 +110,8 @@ class BestLayout(AnswerPart):
     @classmethod
     def of(cls, ranking: Ranking, spec: SearchSpec, **more: Any) -> Self | None:
         """The best of this ranking, with `more` fields of a subclass; None without one."""
-        best = ranking.best
-        if best is None:
+        best, choice, fastest, why = ranking.best, choice_of(ranking), fastest_of(ranking), rationale(ranking)
+        if best is None or choice is None or fastest is None or why is None:
             return None
         return cls(
             trial=best.trial,
@@ -123,9 +123,9 @@ class BestLayout(AnswerPart):
             tokens_per_sec_high=best.measured.tokens_per_sec_high,
             peak_memory_gib=best.measured.peak_memory_gib,
             ties=[tie.trial for tie in ranking.ties],
-            selection_reason=choice_of(ranking),
-            fastest=fastest_of(ranking),
-            rationale=rationale(ranking),
+            selection_reason=choice,
+            fastest=fastest,
+            rationale=why,
             pareto=pareto_points(ranking),
             flags=list(best.flags),
             time_s=best.measured.time_s,

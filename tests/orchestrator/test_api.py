@@ -250,7 +250,7 @@ def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monk
 def test_a_search_that_nobody_drives_is_ended_by_a_cancel(question, monkeypatch):
     left = begun(question, monkeypatch)
     done = api.cancel(left, quiet=True)
-    assert (done.is_complete, done.cancelled, done.unreached) == (True, (), ())
+    assert (done.is_complete, done.cancelled, done.unreached) == (True, [], [])
     ended = left.refresh()
     assert (ended.state, ended.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
 

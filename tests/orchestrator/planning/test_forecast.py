@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.planning.forecast import ForecastReport, Scaling, forecast
+from orchestrator.planning.forecast import ForecastAnswer, Scaling, forecast
 from orchestrator.planning.forecast_inputs import input_from_table
 from search_spaces.cost_model.posterior import typical_constants
 from search_spaces.cost_model.step_time import TERMS, StepTerms
@@ -66,7 +66,7 @@ def measured(num_nodes: int, constants: np.ndarray) -> list[Observation]:
     return [Observation(*about, layout, "ok", step_time_s=s) for layout, s in zip(layouts, seconds, strict=True)]
 
 
-def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> ForecastReport:
+def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> ForecastAnswer:
     return forecast(input_from_table(rows, [], cluster), [Scaling.WEAK, Scaling.STRONG], None)
 
 
