@@ -1,7 +1,7 @@
 """Searches, trials, plans and forecasts as pandas data frames.
 
-Columns have the contract's names and units; an unknown value is pandas.NA. Only this module imports pandas; api.py
-names its types.
+Columns have the names and units of `--json` and trials.csv; an unknown value is pandas.NA. Only this module imports
+pandas; api.py names its types.
 """
 
 from __future__ import annotations

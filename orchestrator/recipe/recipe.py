@@ -107,7 +107,7 @@ class Recipe:
         return next((other for other in self.compared_with if other.get("baseline")), None)
 
     def to_json(self) -> dict[str, Any]:
-        """recipe.yaml's fields in the contract's order, the checksum last."""
+        """recipe.yaml's fields in their order, the checksum last."""
         data = {f.name: getattr(self, f.name) for f in fields(self)} | {
             "schema": RECIPE_SCHEMA,
             "layout": self.layout.to_json(),
