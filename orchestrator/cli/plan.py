@@ -62,7 +62,11 @@ def plan(
         print_result(_answer(plan, spec, space, cost, top, rejected), True)
     else:
         setup = SetupFile.of(spec.launcher)
-        lines = [plan_text(plan, spec, space, top, rejected), *cost.lines(), *(setup.lines() if setup else ())]
+        lines = [
+            plan_text(plan, spec, space, top, rejected),
+            *cost.lines(plan.expected.guided),
+            *(setup.lines() if setup else ()),
+        ]
         print_text("\n".join(lines))
 
 
@@ -91,6 +95,6 @@ def _answer(
         setup_file=SetupFile.of(spec.launcher),
         node_hours=most_node_hours(spec, space),
         expected_node_hours=plan.expected,
-        cost=cost.answer,
+        cost=cost,
         notes=plan.notes(),
     )

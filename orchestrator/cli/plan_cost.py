@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
+from orchestrator.cli.search_summary import most_node_hours
 from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.launchers.slurm.job_files import SetupFile
 from orchestrator.planning.explain import ExplainedLayout, FitCounts
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from search_spaces.search_space import SearchSpace
 
 
-class PlannedCostAnswer(AnswerPart):
+class PlannedCost(AnswerPart):
     """Cost of a search as Slurm bills it, and its pay-back. Null or empty without Slurm, and where it does not
     answer."""
 
@@ -40,6 +40,72 @@ class PlannedCostAnswer(AnswerPart):
     unknown."""
     preemption: Preemption | None
     """Null where no other job takes the nodes of the search's jobs."""
+    unknown_because: str | None = None
+    """Reason why Slurm's terms are unknown."""
+
+    @classmethod
+    def of(cls, plan: Plan, spec: SearchSpec, space: SearchSpace) -> PlannedCost:
+        """The cost; queries Slurm where the search's jobs would run under it."""
+        terms, unknown_because = None, None
+        if spec.launcher.uses_slurm:
+            from orchestrator.preflight.job_terms import job_terms
+            from slurm.interface import SlurmUnreachable
+
+            try:
+                terms = job_terms(spec, space)
+            except SlurmUnreachable as error:
+                unknown_because = str(error).splitlines()[-1]
+        most, pay_back = most_node_hours(spec, space), expected_pay_back(plan, space.baseline)
+        return cls.by(terms, plan.expected.guided, most, pay_back, unknown_because)
+
+    @classmethod
+    def by(
+        cls,
+        terms: JobTerms | None,
+        node_hours: float | None,
+        most_node_hours: float,
+        pay_back: PayBack | None = None,
+        unknown_because: str | None = None,
+    ) -> PlannedCost:
+        """By these terms; None without Slurm. `node_hours` are those expected of a guided search, None where seconds
+        are unknown."""
+        return cls(
+            partitions=[] if terms is None else list(terms.partitions),
+            billed_per_node_hour=None if terms is None else terms.billed_per_node_hour,
+            usage_factor=None if terms is None else terms.usage_factor,
+            billed_hours=None if terms is None else terms.billed_hours(node_hours),
+            most_billed_hours=None if terms is None else terms.billed_hours(most_node_hours),
+            pay_back=pay_back,
+            preemption=None if terms is None else terms.preemption,
+            unknown_because=unknown_because,
+        )
+
+    def lines(self, node_hours: float | None) -> Iterator[str]:
+        """Lines of the plan's text."""
+        if node_hours is not None:
+            words = f"this search is expected to cost {format_cost(node_hours, self.billed_hours)}"
+            if self.pay_back is not None:
+                by = "with the first layout " if self.pay_back.hours is None else ""
+                words += f", and {by}{describe_pay_back(self.pay_back, 'to pay', 'the first layout')}, as predicted"
+            yield words
+        if self.partitions:
+            yield self._billing()
+        elif self.unknown_because is not None:
+            yield f"billing hours are unknown, since Slurm does not answer here: {self.unknown_because}"
+        if self.preemption is not None:
+            from orchestrator.preflight.job_terms import describe_preemption
+
+            yield describe_preemption(self.preemption, self.partitions)
+
+    def _billing(self) -> str:
+        names, rate = ",".join(self.partitions), self.billed_per_node_hour
+        if rate is None:
+            return f"billing hours are unknown: Slurm does not tell which QOS the jobs in {names} have"
+        factor = "" if self.usage_factor in (None, 1) else f", with the usage factor {self.usage_factor:g} of the QOS"
+        return (
+            f"Slurm bills {format_number(rate)} billing hours for a node-hour in {names}{factor}:"
+            f" upper limit {format_number(self.most_billed_hours)} billing hours"
+        )
 
 
 class RejectedLayout(AnswerPart):
@@ -74,81 +140,5 @@ class PlanAnswer(Answer):
     node_hours: float | None
     """Upper limit of the search."""
     expected_node_hours: ExpectedHours
-    cost: PlannedCostAnswer
+    cost: PlannedCost
     notes: list[str]
-
-
-@dataclass(frozen=True)
-class PlannedCost:
-    """Cost of a search before it begins.
-
-    `node_hours` are those expected of a guided search, None where seconds are unknown; `most_node_hours` the upper
-    limit. `terms` are None without Slurm, and where it does not answer (`unknown_because`).
-    """
-
-    node_hours: float | None
-    most_node_hours: float
-    pay_back: PayBack | None
-    terms: JobTerms | None = None
-    unknown_because: str | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, spec: SearchSpec, space: SearchSpace) -> PlannedCost:
-        """The cost; queries Slurm where the search's jobs would run under it."""
-        from orchestrator.cli.search_summary import most_node_hours
-
-        terms, unknown_because = None, None
-        if spec.launcher.uses_slurm:
-            from orchestrator.preflight.job_terms import job_terms
-            from slurm.interface import SlurmUnreachable
-
-            try:
-                terms = job_terms(spec, space)
-            except SlurmUnreachable as error:
-                unknown_because = str(error).splitlines()[-1]
-        pay_back = expected_pay_back(plan, space.baseline)
-        return cls(plan.expected.guided, most_node_hours(spec, space), pay_back, terms, unknown_because)
-
-    @property
-    def answer(self) -> PlannedCostAnswer:
-        terms = self.terms
-        return PlannedCostAnswer(
-            partitions=[] if terms is None else list(terms.partitions),
-            billed_per_node_hour=None if terms is None else terms.billed_per_node_hour,
-            usage_factor=None if terms is None else terms.usage_factor,
-            billed_hours=None if terms is None else terms.billed_hours(self.node_hours),
-            most_billed_hours=None if terms is None else terms.billed_hours(self.most_node_hours),
-            pay_back=self.pay_back,
-            preemption=None if terms is None else terms.preemption,
-        )
-
-    def lines(self) -> Iterator[str]:
-        """Lines of the plan's text."""
-        if self.node_hours is not None:
-            billed = None if self.terms is None else self.terms.billed_hours(self.node_hours)
-            words = f"this search is expected to cost {format_cost(self.node_hours, billed)}"
-            if self.pay_back is not None:
-                by = "with the first layout " if self.pay_back.hours is None else ""
-                words += f", and {by}{describe_pay_back(self.pay_back, 'to pay', 'the first layout')}, as predicted"
-            yield words
-        if self.terms is not None:
-            yield from _terms_lines(self.terms, self.most_node_hours)
-        elif self.unknown_because is not None:
-            yield f"billing hours are unknown, since Slurm does not answer here: {self.unknown_because}"
-
-
-def _terms_lines(terms: JobTerms, most_node_hours: float) -> Iterator[str]:
-    names = ",".join(terms.partitions)
-    if terms.billed_per_node_hour is None:
-        yield f"billing hours are unknown: Slurm does not tell which QOS the jobs in {names} have"
-    else:
-        factor = "" if terms.usage_factor in (None, 1) else f", with the usage factor {terms.usage_factor:g} of the QOS"
-        rate, most = terms.billed_per_node_hour, terms.billed_hours(most_node_hours)
-        yield (
-            f"Slurm bills {format_number(rate)} billing hours for a node-hour in {names}{factor}:"
-            f" upper limit {format_number(most)} billing hours"
-        )
-    if terms.preemption is not None:
-        from orchestrator.preflight.job_terms import describe_preemption
-
-        yield describe_preemption(terms.preemption, terms.partitions)
