@@ -11,6 +11,7 @@ from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from dashboards.access.auth import AuthPolicy
@@ -18,7 +19,7 @@ from orchestrator.common.answer import ErrorAnswer
 from orchestrator.lifecycle.create import SubmitAnswer
 from orchestrator.records.summary import BestAnswer, LogsAnswer, SearchesAnswer, StatusAnswer
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
-from orchestrator.service import event_stream, models
+from orchestrator.service import event_stream
 from orchestrator.service.handlers import (
     VERSION,
     AcceptedAnswer,
@@ -35,8 +36,13 @@ from trials.ledger.events import EventKind
 
 _log = logging.getLogger(__name__)
 
-_SearchId = Annotated[models.SearchIdText, Path(description="A search's id, or a unique prefix of it.")]
-_Trial = Annotated[models.TrialText, Path(description="t0001 (its last attempt) or t0001.a1.")]
+_SearchId = Annotated[
+    str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$", description="A search's id, or a unique prefix of it.")
+]
+_Trial = Annotated[
+    str, Path(pattern=r"^t[0-9]{4,9}(\.a[0-9]{1,9})?$", description="t0001 (its last attempt) or t0001.a1.")
+]
+_FolderPath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
 _LastEventId = Annotated[
     str | None, Header(pattern="^[0-9]{1,15}$", description="Number of the last event that was read.")
 ]
@@ -54,6 +60,27 @@ _WORDS = {
 }
 _OF_A_SEARCH = (400, 404, 409, 503)
 _OF_A_BODY = (400, 413, 415, 503)
+
+
+class _Body(BaseModel):
+    """Body of a request; unknown keys are rejected."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SubmitRequest(_Body):
+    yaml: str = Field(min_length=1, max_length=1_000_000, description="The text of a search file.")
+    directory: _FolderPath = Field(description="Absolute path; base of relative paths in the file and of its work_dir.")
+    set: list[Annotated[str, Field(max_length=10_000)]] = Field(
+        default=[], max_length=1_000, description="Changes to the file, each key.key=value."
+    )
+
+
+class ResumeRequest(_Body):
+    folder: _FolderPath | None = Field(default=None, description="The search's folder, if it is not in the ledger.")
+    ledger_url: str | None = Field(
+        default=None, max_length=4096, description="The search's ledger, if it is not the service's."
+    )
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -116,7 +143,7 @@ def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
         return handlers.searches()
 
     @app.post("/v1/searches", status_code=201, responses=_errors(*_OF_A_BODY))
-    def submit(request: models.SubmitRequest) -> SubmitAnswer:
+    def submit(request: SubmitRequest) -> SubmitAnswer:
         """Validate a search file, create the search and drive it."""
         return handlers.submit(request.yaml, request.directory, request.set)
 
@@ -139,9 +166,9 @@ def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
         status_code=202,
         responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
     )
-    def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> AcceptedAnswer:
+    def resume(search: _SearchId, request: ResumeRequest | None = None) -> AcceptedAnswer:
         """Drive a search whose driver has gone; a search that has ended stays as it is."""
-        asked = request or models.ResumeRequest()
+        asked = request or ResumeRequest()
         return handlers.resume(search, asked.folder, asked.ledger_url)
 
 
