@@ -30,7 +30,7 @@ def status(
         _list_searches(ledger, as_json)
         return
     from orchestrator.cli.search_summary import print_search_summary
-    from orchestrator.cli.watch import driver_status, read_driver_status
+    from orchestrator.cli.watch import driver_status
     from orchestrator.records.lookup import find_search
     from orchestrator.records.summary import status_of
 
@@ -38,7 +38,7 @@ def status(
     spec = found.spec
     driver = None
     if not found.record.state.is_ended and found.folder.exists:
-        driver = read_driver_status(found.folder, driver_status)
+        driver = driver_status(found.folder)
     if as_json:
         print_result(status_of(found.record, spec, found.folder, driver), True)
         return

@@ -14,7 +14,7 @@ from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fi
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with_error, warn
-from search_spaces.errors import ExternalError, InputError, Problem
+from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.records.summary import DriverStatus
@@ -141,7 +141,7 @@ class SearchFollower:
         if self._driver_polled_at is not None and now - self._driver_polled_at < DRIVER_POLL_S:
             return False
         self._driver_polled_at = now
-        found = read_driver_status(self._folder, self._driver_status)
+        found = self._driver_status(self._folder)
         self._note_once(found.detail)
         if found.is_expected:
             self._undriven_since = None
@@ -152,7 +152,7 @@ class SearchFollower:
     def _wait_for_driver_end(self) -> None:
         """Wait until the driver has finished recipe and MLflow, after the last event."""
         deadline = self._clock() + DRIVER_END_LIMIT_S
-        while self._clock() < deadline and read_driver_status(self._folder, self._driver_status).detail is None:
+        while self._clock() < deadline and self._driver_status(self._folder).detail is None:
             self._wait(JOURNAL_POLL_S)
 
     def _note_once(self, words: str | None) -> None:
@@ -160,19 +160,6 @@ class SearchFollower:
         if words is not None and words != self._last_note:
             _log.info(words)
         self._last_note = words
-
-
-def read_driver_status(folder: SearchFolder, status_of: Callable[[SearchFolder], DriverStatus]) -> DriverStatus:
-    """Return the driver's status; errors become a status."""
-    from orchestrator.records.summary import DriverStatus
-
-    try:
-        return status_of(folder)
-    except ExternalError as refused:
-        fix = f"; {refused.fix}" if refused.fix else ""
-        return DriverStatus(f"the driver's status is unknown: {refused}{fix}")
-    except (OSError, ValueError) as error:
-        return DriverStatus(f"the driver's status is unknown: {error}")
 
 
 def driver_status(folder: SearchFolder) -> DriverStatus:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from orchestrator.lifecycle import driver_queue
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LeaseHeld, current_lease
+from search_spaces.errors import ExternalError
 from slurm.interface import SlurmUnreachable
 from trials.files.folders import SearchFolder
 from trials.trial import utc_text
@@ -18,8 +19,18 @@ AskService = Callable[[str], DriverStatus | None]
 
 
 def driver_status(folder: SearchFolder, of_service: AskService) -> DriverStatus:
-    """Status of the search's driver. Slurm is queried only if nobody holds the lease, and only for driver jobs; the
-    service is asked only without either."""
+    """Status of the search's driver; errors become a status. Slurm is queried only if nobody holds the lease, and only
+    for driver jobs; the service is asked only without either."""
+    try:
+        return _driver_status(folder, of_service)
+    except ExternalError as refused:
+        fix = f"; {refused.fix}" if refused.fix else ""
+        return DriverStatus(f"the driver's status is unknown: {refused}{fix}")
+    except (OSError, ValueError) as error:
+        return DriverStatus(f"the driver's status is unknown: {error}")
+
+
+def _driver_status(folder: SearchFolder, of_service: AskService) -> DriverStatus:
     now = time.time()
     lease = current_lease(folder)
     if lease is not None and lease.is_held(now):

@@ -190,6 +190,12 @@ class TestWhoDrives:
         standing = driver_status(folder)
         assert (standing.is_expected, f"kill -CONT {os.getpid()}" in standing.detail) == (True, True)
 
+    def test_a_lease_that_cannot_be_read_says_nothing_against_a_driver(self, folder):
+        folder.lease.write_text("{")
+        standing = driver_status(folder)
+        assert standing.is_expected
+        assert standing.detail.startswith("the driver's status is unknown: ")
+
     @pytest.mark.parametrize(("script", "word"), [("cron_script", "cron"), ("driver_script", "next job")])
     def test_whoever_is_begun_by_others_is_expected_and_a_job_that_waits_is_named(self, folder, slurm, script, word):
         getattr(folder, script).touch()
