@@ -10,7 +10,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests start hundreds of processes: where nothing compiled may be kept, each would compile these sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo gallery gpu servers test test-fast nightly mutants parity-full licences check format lint types imports readme clean
+.PHONY: setup demo gallery gpu servers test test-fast nightly mutants parity-full licences check format lint types imports readme docs clean
 
 setup: .venv/.trainer
 
@@ -92,6 +92,10 @@ imports: .venv/.dev
 
 readme: .venv/.dev
 	@$(PYTEST) -q tests/test_readme.py
+
+# docs/contract.md: a table for each object that Parlay prints or writes.
+docs: .venv/.dev
+	@$(BIN)/python -m tests.contract.page
 
 clean:
 	@rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -46,7 +46,7 @@ def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed:
     tried = ForecastInput.of(task_of(first), rows, _layouts_in(family), seed=seed)
     for times in NODE_MULTIPLES:
         for found in forecast(tried, [*Scaling], [times * base_nodes]).forecasts:
-            layout = found.speed.layout
+            layout = found.layout
             problem = _problem_on(family, layout.num_nodes, layout.global_batch_size)
             if problem is not None and any(row.step_time_s is not None for row in problem.results.values()):
                 head = {"source": first.source, "model_name": first.model_name, "base_nodes": base_nodes}
@@ -58,17 +58,17 @@ def score(found: Forecast, problem: BenchmarkProblem) -> Line:
     """Line of a forecast against the measurements."""
     ran = {key: row.step_time_s for key, row in problem.results.items() if row.step_time_s is not None}
     best_key = min(ran, key=lambda key: ran[key])
-    best_s, chosen_s = ran[best_key], ran.get(found.speed.layout.key)
+    best_s, chosen_s = ran[best_key], ran.get(found.layout_key)
     return {
         "scaling": found.scaling,
-        "step_time_s": found.speed.step_time_s,
+        "step_time_s": found.step_time_s,
         "step_time_low_s": found.step_time_low_s,
         "step_time_high_s": found.step_time_high_s,
         "measured_s": best_s,
         "is_covered": found.step_time_low_s <= best_s <= found.step_time_high_s,
-        "error": round(found.speed.step_time_s / best_s - 1, 4),
+        "error": round(found.step_time_s / best_s - 1, 4),
         "contenders": len(found.contenders),
-        "best_is_contender": best_key in {contender.layout.key for contender in found.contenders},
+        "best_is_contender": best_key in {contender.layout_key for contender in found.contenders},
         "regret": None if chosen_s is None else round(chosen_s / best_s - 1, 4),
         "chosen_is_covered": None if chosen_s is None else found.step_time_low_s <= chosen_s <= found.step_time_high_s,
     }

@@ -16,7 +16,7 @@ from benchmarks.gallery import fill
 from benchmarks.output import Line, arguments_of, show
 from orchestrator.config.loader import load_search_file
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.planning.explain import LayoutExplanation, explain_layouts
+from orchestrator.planning.explain import ExplainedLayout, explain_layouts
 from orchestrator.planning.plan import Plan, plan_of
 from search_spaces.schema import presets
 from trials.outcome_types import TimeParts
@@ -81,7 +81,7 @@ def gallery_lines() -> Iterator[Line]:
             spec = load_search_file(path, recipe.settings)
             plans.append(plan_of(spec, candidates_of(spec)))
             yield _line(system, recipe, plans[-1], explain_layouts(plans[-1], spec.baseline)[-1])
-        yield _line(system, Recipe(CHOICE), plans[0], LayoutExplanation.of(plans[0], "first", 0))
+        yield _line(system, Recipe(CHOICE), plans[0], ExplainedLayout.of(plans[0], "first", 0))
 
 
 def page_parts(lines: Sequence[Line]) -> dict[str, str]:
@@ -95,9 +95,9 @@ def page_parts(lines: Sequence[Line]) -> dict[str, str]:
     return parts
 
 
-def _line(system: str, recipe: Recipe, plan: Plan, layout: LayoutExplanation) -> Line:
+def _line(system: str, recipe: Recipe, plan: Plan, layout: ExplainedLayout) -> Line:
     """Line of a layout; `off` has relative errors of what was published, by the name of the predicted quantity."""
-    row = layout.to_json(plan)
+    row = layout.plain()
     names = ("layout_key", "place", "step_time_s", TOKENS, "mfu", "hfu", "peak_memory_gib", "fits", "time_s")
     about = {"system": system, "recipe": recipe.words, "quantity": recipe.quantity, "published": recipe.published}
     compared = ("mfu", "hfu") if recipe.quantity == SHARE else (str(recipe.quantity),)

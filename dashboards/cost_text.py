@@ -27,9 +27,10 @@ def describe_pay_back(pay_back: PayBack, verb: str, layout: str) -> str:
     """Hours of training after which the search has paid back, with the 95 % interval. `verb` is a form of to pay."""
     if pay_back.hours is None:
         least = "" if pay_back.hours_low is None else f"; after {_hours(pay_back.hours_low)} at the soonest, at 95 %"
+        of_baseline = pay_back.num_nodes + pay_back.node_hours_saved_per_hour
         return (
             f"never {verb} back in node-hours: the same tokens take the baseline"
-            f" {format_number(pay_back.num_nodes + pay_back.saved, 3)} node-hours where {layout} takes"
+            f" {format_number(of_baseline, 3)} node-hours where {layout} takes"
             f" {format_number(pay_back.num_nodes, 3)}{least}"
         )
     where = f"of training on {plural(pay_back.num_nodes, 'node')} with {layout} instead of the baseline"

@@ -36,7 +36,7 @@ FLAG_DESCRIPTIONS: Mapping[Flag, str] = {
     Flag.THROUGHPUT_MISMATCH: "a rate or time that the trainer prints is not ours; proof.cross_checks in its outcome",
     Flag.EMULATED_DEVICE: "a CPU emulated the engine's GPU; compare only with layouts of this engine on this machine",
 }
-"""Meaning of each of the contract's flags."""
+"""Meaning of each flag."""
 
 UNKNOWN = "\N{EN DASH}"
 

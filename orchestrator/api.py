@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from orchestrator.comparison.compare import CompareResult
     from orchestrator.config.overrides import SearchFile
-    from orchestrator.lifecycle.cancel import CancelResult
+    from orchestrator.lifecycle.cancel import CancelAnswer
     from orchestrator.lifecycle.create import RunnableSearch
     from orchestrator.replay.replay import ReplayResult
 
@@ -126,11 +126,11 @@ def load(search: Search | Path | str | None = None, /, *, ledger: str | None = N
 
 def cancel(
     search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False
-) -> CancelResult:
+) -> CancelAnswer:
     """Cancel a search and its running attempts, with or without a driver in this or another process or job.
 
-    The result has the `cancelled` trials, the jobs that may still run (`unreached`), and `is_complete`; `to_json()` is
-    the object of `parlay cancel --json`. It waits up to two minutes for the driver, or for the attempts of a search
+    The result has the `cancelled` trials, the jobs that may still run (`unreached`), and `is_complete`: it is
+    what `parlay cancel --json` prints. It waits up to two minutes for the driver, or for the attempts of a search
     without one. `search` as in `load`. LeaseHeld if another driver takes it over meanwhile.
     """
     from orchestrator.lifecycle.cancel import cancel_search
@@ -165,7 +165,7 @@ def compare(
     """Compare two searches or recipes: their differences, and the speedup of B's best layout over A's.
 
     The result has `verdict`, `found.ratio` with `found.low` and `found.high` (95 %), `question`, `layout`, `software`
-    and `pairs`; `to_json()` is the object of `parlay compare --json`. `force` accepts an edited recipe.
+    and `pairs`; `answer` is what `parlay compare --json` prints. `force` accepts an edited recipe.
     """
     from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side

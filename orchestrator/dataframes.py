@@ -1,7 +1,7 @@
 """Searches, trials, plans and forecasts as pandas data frames.
 
-Columns have the contract's names and units; an unknown value is pandas.NA. Only this module imports pandas; api.py
-names its types.
+Columns have the names and units of `--json` and trials.csv; an unknown value is pandas.NA. Only this module imports
+pandas; api.py names its types.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pandas
 from pandas.api.types import infer_dtype
 
 from orchestrator.interop.table_export import parquet_bytes, trial_rows
-from orchestrator.planning.forecast import ForecastReport
+from orchestrator.planning.forecast import ForecastAnswer
 from orchestrator.planning.plan import Plan
-from orchestrator.records.summary import SEARCH_NAMES, searches_summary
+from orchestrator.records.summary import ListedSearch, searches_of
 from search_spaces.layouts.layout import NULLABLE
 from search_spaces.search_space import SearchSpace
 from trials.analysis.training_rate import TrainingRate
@@ -46,8 +46,8 @@ def events_frame(events: Iterable[Event]) -> pandas.DataFrame:
 
 def searches_frame(searches: Iterable[SearchSummary]) -> pandas.DataFrame:
     """One row per search of the ledger, newest first."""
-    rows = [[_plain(value) for value in row.values()] for row in searches_summary(searches)["searches"]]
-    return _typed(pandas.DataFrame(rows, columns=list(SEARCH_NAMES)))
+    rows = [row.plain() for row in searches_of(searches).searches]
+    return _typed(pandas.DataFrame(rows, columns=list(ListedSearch.model_fields)))
 
 
 def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas.DataFrame:
@@ -61,7 +61,8 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
         "time_s": dict.fromkeys(plan.estimates.time_s),
         "training_rate": dict.fromkeys(field.name for field in fields(TrainingRate)),
     }
-    rows = [_flat(row | {name: row[name] or empty for name, empty in unknown.items()}) for row in plan.to_json(top)]
+    rows = [row.plain() for row in plan.first(top)]
+    rows = [_flat(row | {name: row[name] or empty for name, empty in unknown.items()}) for row in rows]
     frame = _typed(pandas.DataFrame(rows))
     frame.attrs = {
         "num_layouts": len(space.layouts),
@@ -72,9 +73,9 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
     return frame
 
 
-def forecast_frame(report: ForecastReport) -> pandas.DataFrame:
+def forecast_frame(report: ForecastAnswer) -> pandas.DataFrame:
     """One row per forecast, with the columns of `forecasts` in `parlay forecast --json`; `attrs` holds `notes`."""
-    frame = _typed(pandas.DataFrame([_flat(forecast.to_json()) for forecast in report.forecasts]))
+    frame = _typed(pandas.DataFrame([_flat(forecast.plain()) for forecast in report.forecasts]))
     frame.attrs = {"notes": list(report.notes)}
     return frame
 

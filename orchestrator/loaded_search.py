@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import write_new
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dashboards.report.data import ReportData
-    from orchestrator.answers.searches import BestLayout, StatusAnswer
     from orchestrator.config.spec import SearchSpec
     from orchestrator.recipe.recipe import Recipe
     from orchestrator.records.lookup import LocatedSearch
+    from orchestrator.records.summary import BestLayout, StatusAnswer
     from trials.ledger.events import EndReason, SearchState
 
 
@@ -38,7 +38,7 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        """Folder with search.yaml, journal.jsonl, trials/, recipe/ and so on (docs/contract.md)."""
+        """Folder with search.yaml, journal.jsonl, trials/, recipe/ and so on (docs/files.md)."""
         return self._located.folder.path
 
     @property
@@ -58,18 +58,18 @@ class Search:
     @cached_property
     def summary(self) -> StatusAnswer:
         """The object of `parlay status --json`: trial counts, failure reasons, node-hours, recipe and MLflow."""
-        from orchestrator.records.summary import search_summary
+        from orchestrator.records.summary import status_of
 
-        return cast("StatusAnswer", search_summary(self._located.record, self.spec, self._located.folder))
+        return status_of(self._located.record, self.spec, self._located.folder)
 
     @property
     def best(self) -> BestLayout | None:
         """The best layout: trial, layout, tokens/s with its 95 % interval, ties; None without one."""
-        return self.summary["best"]
+        return self.summary.best
 
     @cached_property
     def trials(self) -> pandas.DataFrame:
-        """One row per trial in the order of proposal; columns as in docs/contract.md, unknown values are NA."""
+        """One row per trial in the order of proposal; columns as in trials.csv, unknown values are NA."""
         from orchestrator.dataframes import trials_frame
 
         return trials_frame(self._located.record)

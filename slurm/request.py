@@ -62,7 +62,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Job options of the user, by the contract's names under `launcher.slurm`; checked in option_checks.py.
+    """Job options of the user, by the names under `launcher.slurm`; checked in option_checks.py.
 
     None and () leave a directive out. In the job, `modules` are loaded, then `setup_file` is sourced (a copy called
     SETUP_NAME in the script's folder), then `env` is exported. `directives` are raw `--key=value` lines. `exclusive` is

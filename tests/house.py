@@ -28,7 +28,7 @@ BEFORE = {"product.code_lines": 94_745, "product.tokens": 609_707}
 """The product at 747c0700, before it was to become smaller. A text is one token whatever its lines, so that lines of
 lists of names, of which 1,000 have gone, would hide denser code."""
 _LAYOUT_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-_NOT_COUNTED = ("docs/search_file.md",)
+_NOT_COUNTED = ("docs/contract.md", "docs/search_file.md")
 """Pages that a command writes whole."""
 
 

@@ -65,7 +65,7 @@ ORCHESTRATOR = (
     ("comparison", "interop", "planning"),
     ("dataframes", "diagnostics", "lifecycle"),
     ("replay", "service"),
-    ("answers", "cli"),
+    ("cli",),
     ("api", "loaded_search"),
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""

@@ -167,7 +167,7 @@ def _best_values(search: SearchRecord, best: RankedLayout) -> dict[str, float | 
 def _measured_shares(ended: list[Trial]) -> list[float | None]:
     """Fraction of the node-hours of the first 1, 2, 3 ... trials that measured something; None before any were used."""
     spent = [node_time([trial]) for trial in ended]
-    measured, totals = accumulate(one.measured for one in spent), accumulate(one.total for one in spent)
+    measured, totals = accumulate(one.measured_node_hours for one in spent), accumulate(one.node_hours for one in spent)
     return [done / total if total else None for done, total in zip(measured, totals, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Views of a search as MLflow runs: one parent run, one child per trial. Pure; names are the contract's."""
+"""Views of a search as MLflow runs: one parent run, one child per trial. Pure; names are those of docs/files.md."""
 
 from __future__ import annotations
 

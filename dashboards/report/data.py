@@ -154,7 +154,7 @@ class ReportData:
 
     `layouts` are the measured ones over all their runs, in ranked order, `tried` all of them: the measured ones first,
     fastest first, then the others in launch order. `varying` are the layout fields with more than
-    one value tried, in the contract's order. `importance` is that of the layouts on `best_num_nodes` alone.
+    one value tried, in the order of a layout's fields. `importance` is that of the layouts on `best_num_nodes` alone.
     `replayed_table` is that of a search replayed from a measured table.
     """
 

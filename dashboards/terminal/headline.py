@@ -1,9 +1,8 @@
-"""Verdict of a search as text (headline, sentence, end reason) and as the contract's `verdict` object. Pure."""
+"""Verdict of a search as text: headline, sentence, end reason. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from dashboards.text import cut_word, printable
 from dashboards.trial_text import (
@@ -63,23 +62,6 @@ _CUT_SHORT_BY: Mapping[EndReason | None, str] = {
     EndReason.SCRIPT_ERROR: ": three trials in a row crashed alike",
     EndReason.PROGRAM_CHANGED: ": the training script changed",
 }
-
-
-def verdict_json(verdict: SearchVerdict) -> dict[str, Any]:
-    """The contract's `verdict` object."""
-    speedup, baseline = verdict.speedup, verdict.baseline
-    return {
-        "kind": verdict.kind.value,
-        "state": verdict.state.value,
-        "headline": headline(verdict),
-        "sentence": sentence(verdict),
-        "trial": None if verdict.best is None else verdict.best.trial,
-        "baseline": None if baseline is None else baseline.trial,
-        "speedup": None if speedup is None else speedup.ratio,
-        "speedup_low": None if speedup is None else speedup.low,
-        "speedup_high": None if speedup is None else speedup.high,
-        "ties": [tie.trial for tie in verdict.ranking.ties],
-    }
 
 
 def headline(verdict: SearchVerdict) -> str:

@@ -103,17 +103,17 @@ def describe_node_time(found: NodeTime) -> str | None:
     half a percent. None before any were used."""
     if found.measured_share is None:
         return None
-    others = {words: hours / found.total for words, hours in _other_node_hours(found)}
+    others = {words: hours / found.node_hours for words, hours in _other_node_hours(found)}
     shown = [f"{100 * share:.0f} % {words}" for words, share in others.items() if share >= _SMALLEST_SHARE]
-    words = f"{100 * found.measured_share:.0f} % of {found.total:.3f} node-hours measured steps"
+    words = f"{100 * found.measured_share:.0f} % of {found.node_hours:.3f} node-hours measured steps"
     return f"{words}; {', '.join(shown)}" if shown else words
 
 
 def describe_driver_jobs(found: NodeTime) -> str | None:
     """Node-hours of the Slurm jobs that drivers ran in; None without any."""
-    if not found.drivers:
+    if not found.driver_node_hours:
         return None
-    return f"the driver's own job took {found.drivers:.3f} of {found.total:.3f} node-hours"
+    return f"the driver's own job took {found.driver_node_hours:.3f} of {found.node_hours:.3f} node-hours"
 
 
 _SMALLEST_SHARE = 0.005
@@ -127,11 +127,11 @@ _STARTUP_GROUPS = {
 
 def _other_node_hours(found: NodeTime) -> Iterator[tuple[str, float]]:
     for words, parts in _STARTUP_GROUPS.items():
-        yield words, sum(found.startup.get(part, 0.0) for part in parts)
-    yield "the fabric check", found.fabric_check
-    yield "preempted or requeued runs", found.preempted
-    yield "attempts that measured nothing", found.unmeasured
-    yield "idle pilots", found.idle
+        yield words, sum(found.startup_node_hours.get(part, 0.0) for part in parts)
+    yield "the fabric check", found.fabric_check_node_hours
+    yield "preempted or requeued runs", found.preempted_node_hours
+    yield "attempts that measured nothing", found.unmeasured_node_hours
+    yield "idle pilots", found.idle_node_hours
 
 
 def format_clock(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.schema.launcher import LauncherSection
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
-
-ADVANCE_SCHEMA = "parlay.advance/1"
 
 _INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 """Variables that select programs, ledger and cluster; the trials' jobs inherit them."""
@@ -133,7 +131,7 @@ def _format_record(record: SearchRecord) -> str:
 def _advance_all(ledger: str | None, as_json: bool) -> None:
     """Advance every unfinished search; errors of one do not stop the others."""
     from orchestrator.records.lookup import find_search, own_search
-    from orchestrator.records.summary import search_summary
+    from orchestrator.records.summary import AdvanceAllAnswer, FailedAdvance, StatusAnswer, status_of
     from orchestrator.search.lease import LeaseHeld, LeaseLost
     from trials.ledger.events import FencedError
     from trials.ledger.location import ledger_to_read
@@ -142,9 +140,9 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
     url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         ids = [summary.search_id for summary in reader.searches() if not summary.state.is_ended]
-    advanced: list[dict[str, Any]] = []
+    advanced: list[StatusAnswer] = []
     held: list[str] = []
-    refused: list[dict[str, str]] = []
+    refused: list[FailedAdvance] = []
     for search_id in ids:
         try:
             found = find_search(search_id, url)
@@ -155,11 +153,11 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
             held.append(search_id)
             warn(str(error))
         except (InputError, ExternalError, OSError, LeaseLost, FencedError) as error:
-            refused.append({"search_id": search_id, "message": str(error)})
+            refused.append(FailedAdvance(search_id=search_id, message=str(error)))
             warn(f"{search_id}: {error}")
         else:
-            advanced.append(search_summary(record, found.spec, found.folder))
+            advanced.append(status_of(record, found.spec, found.folder))
             log(_format_record(record))
-    print_result({"schema": ADVANCE_SCHEMA, "searches": advanced, "held": held, "refused": refused}, as_json)
+    print_result(AdvanceAllAnswer(searches=advanced, held=held, refused=refused), as_json)
     if refused or held:
         raise Exit(ExitCode.REFUSED if refused else ExitCode.HELD_BY_ANOTHER)

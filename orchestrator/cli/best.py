@@ -24,16 +24,14 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     )
     from orchestrator.cli.search_summary import launch_lines
     from orchestrator.records.lookup import find_search, missing_recipe_reason
-    from orchestrator.records.summary import best_summary, result_line
+    from orchestrator.records.summary import best_of, result_line
     from trials.analysis.pareto import trade_offs
-    from trials.analysis.search_cost import SearchCost
-    from trials.analysis.training_rate import TrainingRate
     from trials.analysis.verdict import verdict_of
 
     found = find_search(search, ledger)
     spec = found.spec
     ranking = spec.ranking_of(found.record.trials)
-    data = best_summary(found.record, spec, found.folder)
+    data = best_of(found.record, spec, found.folder)
     if data is None:
         why, name = result_line(found.record, spec), found.record.search_id
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
@@ -42,13 +40,13 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     verdict, table = verdict_of(found.record, ranking, spec.baseline_key), found.record.replayed_table
     lines = [None if table is None else describe_replayed_table(table)]
     lines += [None if verdict.is_complete else describe_incomplete(verdict), best_layout_line(verdict)]
-    lines += [*trade_offs(ranking), describe_step_time(data["time_s"])]
-    lines.append(describe_node_sets(data["on_disjoint_nodes"]))
-    lines += [describe_fullest_rank(data["fullest_rank"]), describe_slowest_rank(data["slowest_rank"])]
-    lines.append(describe_training_rate(TrainingRate.from_json(data["training_rate"])))
-    lines.append(describe_search_cost(SearchCost.of(found.record, verdict)))
+    lines += [*trade_offs(ranking), describe_step_time(data.time_s)]
+    lines.append(describe_node_sets(data.on_disjoint_nodes))
+    lines += [describe_fullest_rank(data.fullest_rank), describe_slowest_rank(data.slowest_rank)]
+    lines.append(describe_training_rate(data.training_rate))
+    lines.append(describe_search_cost(data.cost))
     lines.append(None if ranking.best is None else describe_energy(ranking.best.measured))
-    lines += map(describe_flag, data["flags"])
-    lines.append(f"recipe:  {data['recipe'] or missing_recipe_reason(found)}")
+    lines += map(describe_flag, data.flags)
+    lines.append(f"recipe:  {data.recipe or missing_recipe_reason(found)}")
     lines += launch_lines(found.folder)
     print_result(data, as_json, "\n".join(filter(None, lines)))

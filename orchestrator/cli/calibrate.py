@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from orchestrator.launchers.base import Launcher
     from search_spaces.hardware.cluster import Cluster
     from trials.diagnostics.calibration import Measurements
-
-
-CALIBRATE_SCHEMA = "parlay.calibrate/1"
 
 
 def calibrate(
@@ -49,7 +45,7 @@ def calibrate(
 ) -> None:
     """Measure compute, memory and links of this search's cluster, and write a cluster file."""
     from orchestrator.common.machine_load import busy_warning
-    from orchestrator.diagnostics.calibrate import calibration_cluster
+    from orchestrator.diagnostics.calibrate import CalibrateAnswer, calibration_cluster
     from orchestrator.diagnostics.cluster_file import (
         CalibrationContext,
         calibrated_cluster,
@@ -73,14 +69,8 @@ def calibrate(
     calibrated = calibrated_cluster(spec.cluster, found)
     text = cluster_file(calibrated, found, CalibrationContext(spec.name, spec.launcher.kind, cluster, busy))
     write_text(path.absolute(), text)
-    data = {
-        "schema": CALIBRATE_SCHEMA,
-        "file": str(path),
-        "folder": str(folder.path),
-        "cluster": cluster_fields(calibrated),
-        "measurements": _measurements_json(found),
-    }
-    print_result(data, as_json, f"{text}\n{path} is written; set cluster: {path} in the search file")
+    answer = CalibrateAnswer.of(path, folder, cluster_fields(calibrated), found)
+    print_result(answer, as_json, f"{text}\n{path} is written; set cluster: {path} in the search file")
 
 
 def _measure_or_exit(
@@ -121,10 +111,3 @@ def _require_place(path: Path) -> None:
     if fault is not None:
         rule, fix = "a new file, or one that calibrate wrote", "name another with --out"
         raise InputError.of("output", f"{path} {fault}", key="--out", value=str(path), rule=rule, fix=fix)
-
-
-def _measurements_json(found: Measurements) -> dict[str, Any]:
-    """Measurements as in the folder, with derived rates."""
-    groups = [asdict(time) | {"bus_gb_per_s": time.bus_gb_per_s} for time in found.groups]
-    pairs = [asdict(time) | {"gb_per_s": time.gb_per_s} for time in found.pairs]
-    return found.to_json() | {"groups": groups, "pairs": pairs}

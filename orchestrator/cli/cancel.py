@@ -17,8 +17,8 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
     found = find_own_search(search, ledger)
     with exit_on_driver_errors(found.folder, as_json):
         done = cancel_search(found)
-    record, words = done.record, _format_cancelled(len(done.cancelled))
-    print_result(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
+    words = _format_cancelled(len(done.cancelled))
+    print_result(done, as_json, f"search {done.search_id} is {done.state}; {words}")
     if not done.is_complete:
         warn("not ended yet: " + (", ".join(done.unreached) or "its driver has not responded; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import print_result
+from orchestrator.cli.output import print_result, print_text
 from orchestrator.cli.replay import format_speed
 from search_spaces.errors import InputError, format_value
 from trials.failure_policy import policy_of
@@ -18,9 +19,8 @@ from trials.files.text import plural
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.comparison.compare import CompareResult, ComparisonSide, LayoutPair
+    from orchestrator.comparison.compare import ComparedSearch, CompareResult, ComparisonSide, LayoutPair
 
-EXPERIMENT_SCHEMA = "parlay.experiment/1"
 _MAX_PAIRS = 20
 _MAX_CELL = 40
 
@@ -50,8 +50,9 @@ def compare(
 
     rules = ReplayRules(margin=margin)
     result = compare_sides(find_side(a, ledger, force), find_side(b, ledger, force), rules.margin)
-    print_result(result.to_json(), as_json)
-    if not as_json:
+    if as_json:
+        print_result(result.answer, True)
+    else:
         _print_comparison(result)
 
 
@@ -66,9 +67,9 @@ def _compare_stacks(search: str, ledger: str | None, as_json: bool) -> None:
     if result is None:
         rule = "one search alone is compared with itself where it measured two software stacks (run --against)"
         raise InputError.of("usage", "is missing", rule=rule, key="B", fix="name the recipe or search to compare with")
-    schema = {"schema": EXPERIMENT_SCHEMA, "search_id": found.record.search_id}
-    print_result(schema | result.to_json(found.spec), as_json)
-    if not as_json:
+    if as_json:
+        print_result(result.answer(found.record.search_id, found.spec), True)
+    else:
         print_stacks(result, found.spec)
 
 
@@ -79,7 +80,7 @@ def _print_comparison(result: CompareResult) -> None:
     console = console_for(sys.stdout)
     a, b = result.a, result.b
     lines = [f"A  {_describe_side(a)}", f"B  {_describe_side(b)}"]
-    print_result({}, False, "\n".join(lines))
+    print_text("\n".join(lines))
     for heading, rows in (
         ("configuration", result.question),
         ("layouts", _layout_rows(result)),
@@ -94,7 +95,7 @@ def _print_comparison(result: CompareResult) -> None:
     if result.pairs:
         console.print()
         console.print(_pairs_table(result))
-    print_result({}, False, "\n" + "\n".join(_verdict_lines(result)))
+    print_text("\n" + "\n".join(_verdict_lines(result)))
 
 
 def _describe_side(side: ComparisonSide) -> str:
@@ -122,19 +123,19 @@ def _search_rows(a: ComparisonSide, b: ComparisonSide) -> list[Mapping[str, Any]
     return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
 
 
-def _search_facts(search: Mapping[str, Any]) -> dict[str, Any]:
+def _search_facts(search: ComparedSearch) -> dict[str, Any]:
     from dashboards.terminal.progress import format_clock
 
-    to_best = search["to_best"]
-    ended = f" ({search['end_reason']})" if search["end_reason"] else ""
-    facts = {"state": f"{search['state']}{ended}", "trials": search["num_trials"]}
-    facts |= {f"  {name}": count for name, count in search["trials"].items() if count}
-    facts |= {f"  {name}": count for name, count in search["reasons"].items()}
-    facts["node-hours"] = f"{search['node_hours']:.3f}"
+    to_best = search.to_best
+    ended = f" ({search.end_reason})" if search.end_reason else ""
+    facts = {"state": f"{search.state}{ended}", "trials": search.num_trials}
+    facts |= {f"  {name}": count for name, count in asdict(search.trials).items() if count}
+    facts |= {f"  {name}": count for name, count in search.reasons.items()}
+    facts["node-hours"] = f"{search.node_hours:.3f}"
     if to_best is not None:
-        facts["to the best: trials"] = to_best["trials"]
-        facts["  node-hours"] = f"{to_best['node_hours']:.3f}"
-        facts["  time"] = format_clock(to_best["seconds"])
+        facts["to the best: trials"] = to_best.trials
+        facts["  node-hours"] = f"{to_best.node_hours:.3f}"
+        facts["  time"] = format_clock(to_best.seconds)
     return facts
 
 

@@ -12,8 +12,6 @@ from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result
 from search_spaces.errors import Problem
 
-DASHBOARD_SCHEMA = "parlay.dashboard/1"
-
 
 def dashboard(
     uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Tracking store; default: Parlay's own.")] = None,
@@ -29,17 +27,17 @@ def dashboard(
     from dashboards.access.mlflow_token import page_address
     from dashboards.mlflow.backend_store import tracking_uri
     from dashboards.mlflow.server import ServerFailed, show_dashboard
-    from orchestrator.cli.serve import PAGE_SCHEMA
+    from orchestrator.service.state_dir import DashboardAnswer, PageAnswer
     from trials.ledger.location import home_folder
 
     home = home_folder()
     if page:
         address = page_address(home, port, time.time())
-        print_result({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+        print_result(PageAnswer(address=address), as_json, address)
         return
     try:
         show_dashboard(tracking_uri(uri, home), home, log, port)
     except ServerFailed as error:
         exit_with_error(ExitCode.REFUSED, Problem("mlflow", str(error)), as_json)
     except KeyboardInterrupt:
-        print_result({"schema": DASHBOARD_SCHEMA, "uri": tracking_uri(uri, home)}, as_json)
+        print_result(DashboardAnswer(uri=tracking_uri(uri, home)), as_json)

@@ -76,7 +76,7 @@ def doctor(
     for area, job, wanted in ((Area.JOB, _submit_test, submit_test), (Area.FABRIC, _fabric_check, fabric)):
         if wanted and spec is not None:
             found = DoctorReport((*found.areas, (area, tuple(_job_findings(spec, found, job(spec), as_json)))))
-    print_result(found.to_json(), as_json, format_report(found))
+    print_result(found.answer, as_json, format_report(found))
     if found.count(Level.ERROR):
         raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
 

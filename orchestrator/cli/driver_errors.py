@@ -59,11 +59,13 @@ def exit_code_of(search: SearchRecord) -> ExitCode:
 
 def print_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
     """Print the search as `status` does."""
-    from orchestrator.cli.search_summary import print_search_summary
-    from orchestrator.records.summary import search_summary
+    if as_json:
+        from orchestrator.records.summary import status_of
 
-    print_result(search_summary(search, spec, folder), as_json)
-    if not as_json:
+        print_result(status_of(search, spec, folder), True)
+    else:
+        from orchestrator.cli.search_summary import print_search_summary
+
         print_search_summary(search, spec, folder)
 
 

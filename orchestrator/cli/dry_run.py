@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import print_result
-from orchestrator.cli.setup_file import setup_json, setup_lines
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
+    from orchestrator.lifecycle.dry_run import DryRunAnswer
     from search_spaces.search_space import SearchSpace
-
-DRY_RUN_SCHEMA = "parlay.dry_run/1"
 
 
 @dataclass(frozen=True)
@@ -32,16 +30,17 @@ class DryRunOptions:
 
 def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
     """Print what a valid search would try."""
-    data, text = describe_dry_run(spec, space, scripts)
-    print_result(data, as_json, text)
+    answer, text = describe_dry_run(spec, space, scripts)
+    print_result(answer, as_json, text)
 
 
-def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None) -> tuple[dict[str, Any], str]:
-    """Describe what a valid search would try: as the contract's object, and as text."""
+def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None) -> tuple[DryRunAnswer, str]:
+    """Describe what a valid search would try: as an answer, and as text."""
+    from orchestrator.launchers.slurm.job_files import SetupFile
+    from orchestrator.lifecycle.dry_run import DryRunAnswer, format_dry_jobs, write_first_jobs
+
     jobs, lines = [], []
     if scripts is not None:
-        from orchestrator.lifecycle.dry_run import format_dry_jobs, write_first_jobs
-
         jobs = write_first_jobs(spec, space, scripts)
         lines = format_dry_jobs(jobs)
     num_layouts = len(space.layouts)
@@ -50,6 +49,8 @@ def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None)
         f"valid: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
         f" with launcher {spec.launcher.kind}; nothing was launched or written"
     )
-    data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
-    data |= {"setup_file": setup_json(spec), "scripts": [job.to_json() for job in jobs]}
-    return data, "\n".join([words, *lines, *setup_lines(spec)])
+    setup = SetupFile.of(spec.launcher)
+    answer = DryRunAnswer(
+        num_layouts=num_layouts, max_trials=trials, spec=spec.to_json(), setup_file=setup, scripts=jobs
+    )
+    return answer, "\n".join([words, *lines, *(setup.lines() if setup else ())])

@@ -1,4 +1,4 @@
-"""Exit codes of the command line; see docs/contract.md."""
+"""Exit codes of the command line; see docs/files.md."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from orchestrator.interop.export_result import ExportResult
     from trials.files.folders import SearchFolder
 
-EXPORT_SCHEMA = "parlay.export/1"
-
 
 def export(
     search: SearchId = None,
@@ -50,6 +48,7 @@ def export(
 ) -> None:
     """Write a search's trials for other programs and other searches."""
     from orchestrator.interop.export_formats import export_search
+    from orchestrator.interop.export_result import ExportAnswer
     from orchestrator.records.lookup import find_search
     from trials.files.folders import write_bytes
 
@@ -67,9 +66,10 @@ def export(
         write_bytes(path, made.content)
     else:
         write_new(path, made.content, "--out")
-    data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "format": wanted.value, "file": str(path)}
-    counts = {"rows": made.rows, "left_out": dict(made.left_out)}
-    print_result(data | counts, as_json, f"{path}: {_format_export(made)}")
+    answer = ExportAnswer(
+        search_id=found.record.search_id, format=wanted, file=str(path), rows=made.rows, left_out=made.left_out
+    )
+    print_result(answer, as_json, f"{path}: {_format_export(made)}")
 
 
 def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:

@@ -6,20 +6,19 @@ import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import print_result
+from orchestrator.cli.output import print_result, print_text
 from search_spaces.errors import InputError
 from trials.files.text import plural
 
 if TYPE_CHECKING:
-    from orchestrator.planning.forecast import Forecast, ForecastInput, ForecastReport, Scaling
+    from orchestrator.planning.forecast import Forecast, ForecastAnswer, ForecastInput, Scaling
     from search_spaces.hardware.cluster import Cluster
 
-FORECAST_SCHEMA = "parlay.forecast/1"
 _CONTENDERS_LISTED = 3
 
 
@@ -71,18 +70,19 @@ def forecast(
     from orchestrator.planning.forecast import forecast as forecast_of
 
     counts = None if nodes is None else _parse_nodes(nodes)
-    origin, inputs = _load_inputs(search, problem or [], cluster, ledger)
-    report = forecast_of(inputs, _scalings(scaling), counts)
+    inputs, origin = _load_inputs(search, problem or [], cluster, ledger)
+    report = forecast_of(inputs, _scalings(scaling), counts, **origin)
     if as_json:
-        print_result({"schema": FORECAST_SCHEMA} | origin | report.to_json(top), True)
+        cut = [one.model_copy(update={"contenders": one.contenders[:top]}) for one in report.forecasts]
+        print_result(report.model_copy(update={"forecasts": cut}), True)
     else:
-        print_result({}, False, "\n".join(_lines(report, top or _CONTENDERS_LISTED)))
+        print_text("\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 
 
 def _load_inputs(
     given: str | None, problems: list[str], cluster: str | None, ledger: str | None
-) -> tuple[dict[str, Any], ForecastInput]:
-    """Return the origin of the trials, with the contract's keys, and the trials."""
+) -> tuple[ForecastInput, dict[str, str]]:
+    """Return the trials, and their search's id or their table by the answer's keys."""
     from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 
     described = None if cluster is None else _load_cluster(cluster)
@@ -90,8 +90,7 @@ def _load_inputs(
         from search_spaces.tables.measured_table import read_table
 
         rows = read_table(Path(given)).require_valid().observations
-        inputs = input_from_table(rows, problems, described)
-        return {"search_id": None, "table": given, "problems": _problem_names(inputs)}, inputs
+        return input_from_table(rows, problems, described), {"table": given}
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
         message = "is for a table, and this is a search"
@@ -101,11 +100,7 @@ def _load_inputs(
 
     found = find_search(given, ledger)
     inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder), described)
-    return {"search_id": found.record.search_id, "table": None, "problems": _problem_names(inputs)}, inputs
-
-
-def _problem_names(inputs: ForecastInput) -> list[str]:
-    return list(dict.fromkeys(row.problem for row in inputs.rows))
+    return inputs, {"search_id": found.record.search_id}
 
 
 def _load_cluster(cluster: str) -> Cluster:
@@ -137,11 +132,11 @@ def _scalings(scaling: Scalings) -> list[Scaling]:
     return [*Scaling] if scaling is Scalings.BOTH else [Scaling(scaling.value)]
 
 
-def _lines(report: ForecastReport, top: int) -> Iterator[str]:
+def _lines(report: ForecastAnswer, top: int) -> Iterator[str]:
     base = report.base
     yield (
-        f"from {plural(report.trials, 'measured layout')}; the best on {plural(base.layout.num_nodes, 'node')}:"
-        f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout.key}"
+        f"from {plural(report.trials, 'measured layout')}; the best on {plural(base.num_nodes, 'node')}:"
+        f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout_key}"
     )
     names = _distinct_names(report, top)
     if common := names.pop(""):
@@ -152,7 +147,7 @@ def _lines(report: ForecastReport, top: int) -> Iterator[str]:
             current = forecast.scaling
             yield f"{current} scaling, the global batch {_BATCH_CHANGE[current.value]}:"
             yield _HEAD
-        yield f"{_numbers(forecast)}  {names[forecast.speed.layout.key]}"
+        yield f"{_numbers(forecast)}  {names[forecast.layout_key]}"
         yield from (f"         {line}" for line in _remarks(forecast, top, names))
     yield from (f"note: {note}" for note in report.notes)
 
@@ -161,22 +156,21 @@ _HEAD = "  nodes    batch  seconds/step       95 % between      tokens/s   per G
 _BATCH_CHANGE = {"weak": "grows with the nodes", "strong": "stays"}
 
 
-def _distinct_names(report: ForecastReport, top: int) -> dict[str, str]:
+def _distinct_names(report: ForecastAnswer, top: int) -> dict[str, str]:
     """Distinguishing parts of the listed layouts' keys; "" maps to their common part."""
     from orchestrator.cli.plan_table import split_common_parts
 
-    listed = [forecast.speed.layout for forecast in report.forecasts]
+    listed = [forecast.layout for forecast in report.forecasts]
     listed += [contender.layout for forecast in report.forecasts for contender in forecast.contenders[:top]]
     common, names = split_common_parts(listed) if listed else ("", [])
     return {"": common} | {layout.key: name for layout, name in zip(listed, names, strict=True)}
 
 
 def _numbers(forecast: Forecast) -> str:
-    speed, layout = forecast.speed, forecast.speed.layout
     interval = f"{forecast.step_time_low_s:.4g} and {forecast.step_time_high_s:.4g}"
     return (
-        f"  {layout.num_nodes:5d}  {layout.global_batch_size:7d}  {speed.step_time_s:12.4g}  {interval:>17}"
-        f"  {speed.tokens_per_sec:12,.0f}  {speed.tokens_per_sec_per_gpu:8,.0f}  {forecast.efficiency:10.1%}"
+        f"  {forecast.num_nodes:5d}  {forecast.global_batch_size:7d}  {forecast.step_time_s:12.4g}  {interval:>17}"
+        f"  {forecast.tokens_per_sec:12,.0f}  {forecast.tokens_per_sec_per_gpu:8,.0f}  {forecast.efficiency:10.1%}"
         f"  {forecast.fits or '-':>6}"
     )
 
@@ -184,7 +178,7 @@ def _numbers(forecast: Forecast) -> str:
 def _planned_probability(forecast: Forecast) -> str:
     """Probability of the row's layout, if another one is likelier. Rows come from the corrected models, probabilities
     from draws."""
-    own, (likeliest, *_) = forecast.speed.layout, forecast.contenders
+    own, (likeliest, *_) = forecast.layout, forecast.contenders
     if likeliest.layout == own:
         return ""
     probability = next((contender.probability for contender in forecast.contenders if contender.layout == own), None)
@@ -196,7 +190,7 @@ def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator
     """Other candidates for the best layout, and uncertain terms."""
     if len(forecast.contenders) > 1:
         listed = "; ".join(
-            f"{names[contender.layout.key]} ({contender.probability:.0%})" for contender in forecast.contenders[:top]
+            f"{names[contender.layout_key]} ({contender.probability:.0%})" for contender in forecast.contenders[:top]
         )
         yield f"the best is one of {len(forecast.contenders)}: {listed}{_planned_probability(forecast)}"
     for unseen in forecast.uncertain_terms:

@@ -25,8 +25,6 @@ from trials.files.text import plural
 if TYPE_CHECKING:
     from orchestrator.interop.import_result import ImportResult
 
-IMPORT_SCHEMA = "parlay.import/1"
-
 
 def import_results(
     source: Annotated[
@@ -60,6 +58,7 @@ def import_results(
     fill in what the results do not say of a layout.
     """
     from orchestrator.config.loader import load_search_file
+    from orchestrator.interop.import_result import ImportAnswer
     from orchestrator.interop.results_import import read_results, table_text
 
     require_single_stdout(out, as_json)
@@ -79,9 +78,15 @@ def import_results(
     if out == STDOUT:
         log(_counts(found))
         return
-    data = {"schema": IMPORT_SCHEMA, "source": str(source), "kind": found.kind, "file": str(out)}
-    counts = {"rows": len(found.rows), "left_out": dict(found.left_out), "notes": list(found.notes)}
-    print_result(data | counts, as_json, _format_import(found, out))
+    answer = ImportAnswer(
+        source=str(source),
+        kind=found.kind,
+        file=str(out),
+        rows=len(found.rows),
+        left_out=found.left_out,
+        notes=list(found.notes),
+    )
+    print_result(answer, as_json, _format_import(found, out))
 
 
 def _names(given: Sequence[str]) -> dict[str, str]:

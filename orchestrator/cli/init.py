@@ -12,8 +12,6 @@ from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import log, print_result, write_new
 from search_spaces.errors import InputError
 
-INIT_SCHEMA = "parlay.init/1"
-
 
 def init(
     start: Annotated[
@@ -33,7 +31,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Write a commented search file: an example, or converted from a training configuration."""
-    from orchestrator.config.init import render_example, render_from
+    from orchestrator.config.init import InitAnswer, render_example, render_from
 
     if site is not None:
         _require_site(site)
@@ -41,14 +39,11 @@ def init(
     for note in notes:
         log(f"note: {note}")
     if output is None:
-        print_result({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
+        print_result(InitAnswer(file=None, yaml=text, notes=list(notes)), as_json, text)
         return
     write_new(output, text, "--output")
-    print_result(
-        {"schema": INIT_SCHEMA, "file": str(output), "yaml": text, "notes": list(notes)},
-        as_json,
-        f"{output} is written; next: parlay plan {output}",
-    )
+    answer = InitAnswer(file=str(output), yaml=text, notes=list(notes))
+    print_result(answer, as_json, f"{output} is written; next: parlay plan {output}")
 
 
 def _require_site(site: str) -> None:

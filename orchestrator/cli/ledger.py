@@ -13,9 +13,6 @@ from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.cli.verbosity import with_verbosity
 
-LEDGER_SCHEMA = "parlay.ledger/1"
-
-
 commands = typer.Typer(name="ledger", help="Maintain the ledger, the database of all searches.", no_args_is_help=True)
 
 
@@ -32,7 +29,7 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Rebuild the ledger's rows from the journals in the folders of searches; a damaged ledger is put aside first."""
-    from orchestrator.records.ledger_rebuild import find_search_folders
+    from orchestrator.records.ledger_rebuild import LedgerAnswer, find_search_folders
     from orchestrator.records.ledger_rebuild import rebuild as rebuild_one
     from trials.ledger.database import put_aside_damaged
     from trials.ledger.location import ledger_url
@@ -45,10 +42,9 @@ def rebuild(
         warn(f"the ledger was damaged: it is kept as {aside}, and rebuilt from these folders")
     with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
         done = [rebuild_one(folder, writer, reader) for folder in searches]
-    rows = [search.to_json() for search in done]
-    lines = [f"{r['search_id']}  {r['result']}  {r['num_events']} events  {r['folder']}" for r in rows]
+    lines = [f"{one.search_id}  {one.result}  {one.num_events} events  {one.folder}" for one in done]
     kept = None if aside is None else str(aside)
-    print_result({"schema": LEDGER_SCHEMA, "url": url, "put_aside": kept, "searches": rows}, as_json, "\n".join(lines))
+    print_result(LedgerAnswer(url=url, put_aside=kept, searches=done), as_json, "\n".join(lines))
     for search in done:
         if search.message is not None:
             warn(search.message)

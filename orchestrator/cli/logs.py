@@ -26,14 +26,14 @@ def logs(
     """Show the output of a trial's ranks, and the first real error in it."""
     from dashboards.trial_text import advice_after, describe_failure
     from orchestrator.records.lookup import find_attempt, find_search
-    from orchestrator.records.summary import logs_summary
+    from orchestrator.records.summary import logs_of
     from trials.failure_policy import policy_of
 
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
     _require_inside(folder.path, found.folder.path)
-    data = logs_summary(attempt, folder, None if rank is None else _read_log(folder.rank_log(rank)))
+    data = logs_of(attempt, folder, None if rank is None else _read_log(folder.rank_log(rank)))
     reason = f" ({policy_of(attempt.reason).label})" if attempt.reason else ""
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}{reason}"]
     limit_gib = found.spec.measure.memory_limit_gib
@@ -41,7 +41,7 @@ def logs(
         heading.append(words)
     if advice := advice_after(attempt.reason, [attempt], limit_gib):
         heading.append(f"to try: {advice}")
-    print_result(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
+    print_result(data, as_json, "\n".join([*heading, *data.files, "", data.excerpt or "(nothing was written)"]))
 
 
 def _require_inside(folder: Path, search: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dashboards.text import lines_for, printable_lines
 from orchestrator.cli.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from orchestrator.common.answer import AnswerPart
 
 _log = logging.getLogger(__name__)
 
@@ -27,12 +30,23 @@ class Exit(Exception):
         self.code = code
 
 
-def print_result(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> None:
-    """Print the result: `data` with --json, else `text`."""
+def print_result(answer: AnswerPart, as_json: bool, text: str | None = None) -> None:
+    """Print the result: `answer` with --json, else `text`."""
     if as_json:
-        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+        print_json(answer.plain())
     elif text is not None:
-        sys.stdout.write(lines_for(sys.stdout, text))
+        print_text(text)
+
+
+def print_json(data: Any) -> None:
+    """Print these JSON values as the result."""
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    """Print this text as the result, or a part of it."""
+    sys.stdout.write(lines_for(sys.stdout, text))
     sys.stdout.flush()
 
 
@@ -84,21 +98,22 @@ def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn
 
 def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
     """Print the problem, with --json as an object on stdout; return the exit code."""
-    if as_json:
-        print_result({"error": problem.to_json()}, True)
-    else:
-        _log.error("parlay: %s", problem)
+    _print_problems((problem,), as_json)
     return code
 
 
 def print_input_error(error: InputError, as_json: bool) -> ExitCode:
-    """Print all problems as text, or as the contract's error object with the first problem and the others."""
-    problems = error.problems
-    if as_json:
-        others = {"others": [p.to_json() for p in problems[1:]]} if len(problems) > 1 else {}
-        print_result({"error": problems[0].to_json() | others}, True)
-    else:
-        for problem in problems:
-            _log.error("parlay: %s", problem)
-    unknown = problems[0].code in ("unknown_id", "ambiguous_id")
+    """Print all problems; return the exit code."""
+    _print_problems(error.problems, as_json)
+    unknown = error.problems[0].code in ("unknown_id", "ambiguous_id")
     return ExitCode.UNKNOWN_ID if unknown else ExitCode.BAD_INPUT
+
+
+def _print_problems(problems: Sequence[Problem], as_json: bool) -> None:
+    if as_json:
+        from orchestrator.common.answer import ErrorAnswer
+
+        print_json(ErrorAnswer.of(*problems).plain())
+        return
+    for problem in problems:
+        _log.error("parlay: %s", problem)

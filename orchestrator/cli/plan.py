@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,17 +18,13 @@ from orchestrator.cli.options import (
     naming_options,
     to_overrides,
 )
-from orchestrator.cli.output import print_result
-from orchestrator.cli.setup_file import setup_json, setup_lines
+from orchestrator.cli.output import print_result, print_text
 
 if TYPE_CHECKING:
-    from orchestrator.cli.plan_cost import PlannedCost
+    from orchestrator.cli.plan_cost import PlanAnswer, PlannedCost
     from orchestrator.config.spec import SearchSpec
     from orchestrator.planning.plan import Plan
     from search_spaces.search_space import SearchSpace
-
-
-PLAN_SCHEMA = "parlay.plan/1"
 
 
 def plan(
@@ -50,6 +45,7 @@ def plan(
     from orchestrator.cli.plan_cost import PlannedCost
     from orchestrator.cli.plan_table import plan_text
     from orchestrator.config.loader import load_search_file
+    from orchestrator.launchers.slurm.job_files import SetupFile
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
@@ -63,37 +59,42 @@ def plan(
     plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))
     cost = PlannedCost.of(plan, spec, space)
     if as_json:
-        print_result(_plan_json(plan, spec, space, cost, top, rejected), True)
+        print_result(_answer(plan, spec, space, cost, top, rejected), True)
     else:
-        lines = [plan_text(plan, spec, space, top, rejected), *cost.lines(), *setup_lines(spec)]
-        print_result({}, False, "\n".join(lines))
+        setup = SetupFile.of(spec.launcher)
+        lines = [
+            plan_text(plan, spec, space, top, rejected),
+            *cost.lines(plan.expected.guided),
+            *(setup.lines() if setup else ()),
+        ]
+        print_text("\n".join(lines))
 
 
-def _plan_json(
+def _answer(
     plan: Plan, spec: SearchSpec, space: SearchSpace, cost: PlannedCost, top: int | None, list_rejected: bool
-) -> dict[str, Any]:
+) -> PlanAnswer:
+    from orchestrator.cli.plan_cost import PlanAnswer, RejectedLayout
     from orchestrator.cli.plan_table import MAX_REJECTED_LISTED
     from orchestrator.cli.search_summary import most_node_hours
+    from orchestrator.launchers.slurm.job_files import SetupFile
     from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 
-    data: dict[str, Any] = {
-        "schema": PLAN_SCHEMA,
-        "num_layouts": len(space.layouts),
-        "rejected": dict(space.rejected_by_rule),
-        "rejected_examples": {rule: found.problem.message for rule, found in space.examples().items()},
-        "fits": count_fits(plan),
-        "explained": [each.to_json(plan) for each in explain_layouts(plan, space.baseline)],
-        "saved_s": time_saved_s(plan, space.baseline),
-        "layouts": plan.to_json(top),
-        "setup_file": setup_json(spec),
-        "node_hours": most_node_hours(spec, space),
-        "expected_node_hours": asdict(plan.expected),
-        "cost": cost.to_json(),
-        "notes": plan.notes(),
-    }
-    if list_rejected:
-        data["rejected_layouts"] = [
-            {"layout": dict(r.fields), "rule": r.problem.code, "message": r.problem.message}
-            for r in islice(space.rejected(), MAX_REJECTED_LISTED)
-        ]
-    return data
+    rejected = [
+        RejectedLayout(layout=dict(r.fields), rule=r.problem.code, message=r.problem.message)
+        for r in islice(space.rejected() if list_rejected else (), MAX_REJECTED_LISTED)
+    ]
+    return PlanAnswer(
+        num_layouts=len(space.layouts),
+        rejected=space.rejected_by_rule,
+        rejected_examples={rule: found.problem.message for rule, found in space.examples().items()},
+        rejected_layouts=rejected if list_rejected else None,
+        fits=count_fits(plan),
+        explained=explain_layouts(plan, space.baseline),
+        saved_s=time_saved_s(plan, space.baseline),
+        layouts=plan.first(top),
+        setup_file=SetupFile.of(spec.launcher),
+        node_hours=most_node_hours(spec, space),
+        expected_node_hours=plan.expected,
+        cost=cost,
+        notes=plan.notes(),
+    )

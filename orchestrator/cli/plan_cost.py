@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
+from orchestrator.cli.search_summary import most_node_hours
+from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.launchers.slurm.job_files import SetupFile
+from orchestrator.planning.explain import ExplainedLayout, FitCounts
 from orchestrator.planning.pay_back import expected_pay_back
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
+from slurm.preemption import Preemption
 from trials.analysis.search_cost import PayBack
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.preflight.job_terms import JobTerms
     from search_spaces.search_space import SearchSpace
-    from slurm.preemption import Preemption
 
 
-@dataclass(frozen=True)
-class PlannedCost:
-    """Cost of a search before it begins.
+class PlannedCost(AnswerPart):
+    """Cost of a search as Slurm bills it, and its pay-back. Null or empty without Slurm, and where it does not
+    answer."""
 
-    `node_hours` are those expected of a guided search, None where seconds are unknown; `most_node_hours` the upper
-    limit. `terms` are None without Slurm, and where it does not answer (`unknown_because`).
-    """
-
-    node_hours: float | None
-    most_node_hours: float
+    partitions: list[str]
+    billed_per_node_hour: float | None
+    """Billing hours of a node-hour of the largest jobs."""
+    usage_factor: float | None
+    """The QOS's, which the billing hours contain."""
+    billed_hours: float | None
+    """Billing hours of `expected_node_hours.guided`."""
+    most_billed_hours: float | None
+    """Billing hours of `node_hours`, the upper limit."""
     pay_back: PayBack | None
-    terms: JobTerms | None = None
+    """Pay-back by the first layout over the baseline, as predicted; null without a baseline, and where seconds are
+    unknown."""
+    preemption: Preemption | None
+    """Null where no other job takes the nodes of the search's jobs."""
     unknown_because: str | None = None
+    """Reason why Slurm's terms are unknown."""
 
     @classmethod
     def of(cls, plan: Plan, spec: SearchSpec, space: SearchSpace) -> PlannedCost:
         """The cost; queries Slurm where the search's jobs would run under it."""
-        from orchestrator.cli.search_summary import most_node_hours
-
         terms, unknown_because = None, None
         if spec.launcher.uses_slurm:
             from orchestrator.preflight.job_terms import job_terms
@@ -47,59 +55,90 @@ class PlannedCost:
                 terms = job_terms(spec, space)
             except SlurmUnreachable as error:
                 unknown_because = str(error).splitlines()[-1]
-        pay_back = expected_pay_back(plan, space.baseline)
-        return cls(plan.expected.guided, most_node_hours(spec, space), pay_back, terms, unknown_because)
+        most, pay_back = most_node_hours(spec, space), expected_pay_back(plan, space.baseline)
+        return cls.by(terms, plan.expected.guided, most, pay_back, unknown_because)
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `cost` of a plan."""
-        terms = self.terms
-        return {
-            "partitions": [] if terms is None else list(terms.partitions),
-            "billed_per_node_hour": None if terms is None else terms.billed_per_node_hour,
-            "usage_factor": None if terms is None else terms.usage_factor,
-            "billed_hours": None if terms is None else terms.billed_hours(self.node_hours),
-            "most_billed_hours": None if terms is None else terms.billed_hours(self.most_node_hours),
-            "pay_back": None if self.pay_back is None else self.pay_back.to_json(),
-            "preemption": None if terms is None or terms.preemption is None else preemption_json(terms.preemption),
-        }
+    @classmethod
+    def by(
+        cls,
+        terms: JobTerms | None,
+        node_hours: float | None,
+        most_node_hours: float,
+        pay_back: PayBack | None = None,
+        unknown_because: str | None = None,
+    ) -> PlannedCost:
+        """By these terms; None without Slurm. `node_hours` are those expected of a guided search, None where seconds
+        are unknown."""
+        return cls(
+            partitions=[] if terms is None else list(terms.partitions),
+            billed_per_node_hour=None if terms is None else terms.billed_per_node_hour,
+            usage_factor=None if terms is None else terms.usage_factor,
+            billed_hours=None if terms is None else terms.billed_hours(node_hours),
+            most_billed_hours=None if terms is None else terms.billed_hours(most_node_hours),
+            pay_back=pay_back,
+            preemption=None if terms is None else terms.preemption,
+            unknown_because=unknown_because,
+        )
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, node_hours: float | None) -> Iterator[str]:
         """Lines of the plan's text."""
-        if self.node_hours is not None:
-            billed = None if self.terms is None else self.terms.billed_hours(self.node_hours)
-            words = f"this search is expected to cost {format_cost(self.node_hours, billed)}"
+        if node_hours is not None:
+            words = f"this search is expected to cost {format_cost(node_hours, self.billed_hours)}"
             if self.pay_back is not None:
                 by = "with the first layout " if self.pay_back.hours is None else ""
                 words += f", and {by}{describe_pay_back(self.pay_back, 'to pay', 'the first layout')}, as predicted"
             yield words
-        if self.terms is not None:
-            yield from _terms_lines(self.terms, self.most_node_hours)
+        if self.partitions:
+            yield self._billing()
         elif self.unknown_because is not None:
             yield f"billing hours are unknown, since Slurm does not answer here: {self.unknown_because}"
+        if self.preemption is not None:
+            from orchestrator.preflight.job_terms import describe_preemption
 
+            yield describe_preemption(self.preemption, self.partitions)
 
-def preemption_json(preemption: Preemption) -> dict[str, Any]:
-    """The contract's `preemption`."""
-    return {
-        "by": preemption.by.value,
-        "preemptors": list(preemption.preemptors),
-        "mode": preemption.mode,
-        "grace_time_s": preemption.grace_time_s,
-    }
-
-
-def _terms_lines(terms: JobTerms, most_node_hours: float) -> Iterator[str]:
-    names = ",".join(terms.partitions)
-    if terms.billed_per_node_hour is None:
-        yield f"billing hours are unknown: Slurm does not tell which QOS the jobs in {names} have"
-    else:
-        factor = "" if terms.usage_factor in (None, 1) else f", with the usage factor {terms.usage_factor:g} of the QOS"
-        rate, most = terms.billed_per_node_hour, terms.billed_hours(most_node_hours)
-        yield (
+    def _billing(self) -> str:
+        names, rate = ",".join(self.partitions), self.billed_per_node_hour
+        if rate is None:
+            return f"billing hours are unknown: Slurm does not tell which QOS the jobs in {names} have"
+        factor = "" if self.usage_factor in (None, 1) else f", with the usage factor {self.usage_factor:g} of the QOS"
+        return (
             f"Slurm bills {format_number(rate)} billing hours for a node-hour in {names}{factor}:"
-            f" upper limit {format_number(most)} billing hours"
+            f" upper limit {format_number(self.most_billed_hours)} billing hours"
         )
-    if terms.preemption is not None:
-        from orchestrator.preflight.job_terms import describe_preemption
 
-        yield describe_preemption(terms.preemption, terms.partitions)
+
+class RejectedLayout(AnswerPart):
+    """A layout that a rule rejects."""
+
+    layout: Mapping[str, Any]
+    """Its fields; derived ones may be absent."""
+    rule: str
+    message: str
+
+
+class PlanAnswer(Answer):
+    """Printed by plan."""
+
+    schema_: Literal["parlay.plan/1"] = "parlay.plan/1"
+    num_layouts: int
+    rejected: Mapping[str, int]
+    """Number of layouts by the rule that rejects them."""
+    rejected_examples: Mapping[str, str]
+    """The message of the first layout that each rule rejects."""
+    rejected_layouts: list[RejectedLayout] | None
+    """With --rejected."""
+    fits: FitCounts | None
+    """Null where the memory is unknown."""
+    explained: list[ExplainedLayout]
+    """The first layout, and the baseline where it is another."""
+    saved_s: Mapping[str, float] | None
+    """Parts of the baseline's step less those of the first layout; null without both."""
+    layouts: list[PlannedLayout]
+    """By expected speed and fit probability."""
+    setup_file: SetupFile | None
+    node_hours: float | None
+    """Upper limit of the search."""
+    expected_node_hours: ExpectedHours
+    cost: PlannedCost
+    notes: list[str]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from trials.data.prepare import Preparation, Progress
     from trials.data.token_file import TokenHeader
 
-PREPARE_SCHEMA = "parlay.prepare/1"
 LINE_INTERVAL_S = 10.0
 MAX_SKIPPED_LISTED = 5
 
@@ -51,6 +50,7 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Convert JSON lines to a token file for training."""
+    from orchestrator.cli.tool_answers import PrepareAnswer
     from trials.data.prepare import Preparation
 
     if eos_token is not None and not append_eos:
@@ -60,16 +60,15 @@ def prepare(
     between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
     preparation = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
     header, done = _write(preparation, tokenizer, eos_token, out, as_json)
-    data = {
-        "schema": PREPARE_SCHEMA,
-        "out": str(out),
-        "num_documents": done.num_documents,
-        "num_skipped": done.num_skipped,
-        "num_tokens": header.num_tokens,
-        "vocab_size": header.vocab_size,
-        "checksum": header.checksum,
-    }
-    print_result(data, as_json, _format_result(header, done, out))
+    answer = PrepareAnswer(
+        out=str(out),
+        num_documents=done.num_documents,
+        num_skipped=done.num_skipped,
+        num_tokens=header.num_tokens,
+        vocab_size=header.vocab_size,
+        checksum=header.checksum,
+    )
+    print_result(answer, as_json, _format_result(header, done, out))
 
 
 def _write(

@@ -75,7 +75,7 @@ def replay(
     result = _run(configured, python, kind, rules, work_dir, as_json)
     note_replay(loaded, configured, python, result)
     words = None if as_json else _format_replay(result, loaded.recipe.replayed_table)
-    print_result(result.to_json(), as_json, words)
+    print_result(result.answer, as_json, words)
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
         raise Exit(code)
 

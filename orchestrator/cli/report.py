@@ -10,8 +10,6 @@ import typer
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import print_result, write_new
 
-REPORT_SCHEMA = "parlay.report/1"
-
 
 def report(
     search: SearchId = None,
@@ -27,6 +25,7 @@ def report(
 
     from dashboards.report.write import report_text, write_report
     from orchestrator.records.lookup import find_search
+    from orchestrator.records.summary import ReportAnswer
 
     found = find_search(search, ledger)
     path = output or found.folder.report
@@ -34,5 +33,4 @@ def report(
         write_report(found.record, found.folder, time.time())
     else:
         write_new(path, report_text(found.record, found.folder, time.time()), "--output")
-    data = {"schema": REPORT_SCHEMA, "search_id": found.record.search_id, "file": str(path)}
-    print_result(data, as_json, str(path))
+    print_result(ReportAnswer(search_id=found.record.search_id, file=str(path)), as_json, str(path))

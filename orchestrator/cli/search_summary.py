@@ -19,7 +19,7 @@ from dashboards.terminal.progress import (
     format_node_hours,
 )
 from dashboards.trial_text import advice_after, describe_replayed_table, flag_lines, time_lines
-from orchestrator.cli.output import print_result
+from orchestrator.cli.output import print_text
 from orchestrator.cli.stacks_table import print_stacks
 from orchestrator.comparison.stacks import stack_comparison
 from orchestrator.config.spec import SearchSpec
@@ -96,7 +96,7 @@ def print_search_summary(
         table = results_table(search, ranking, spec.baseline_key, None if shows_all else MAX_ROWS)
         console_for(sys.stdout).print(table)
         if table.num_more:
-            print_result({}, False, f"{table.num_more} more: parlay status {folder.cli_name} --all")
+            print_text(f"{table.num_more} more: parlay status {folder.cli_name} --all")
     if not search.state.is_ended:
         console_for(sys.stdout).print(limit_bars(search, time.time()))
     notes = (
@@ -113,7 +113,7 @@ def print_search_summary(
     lines += [] if search.replayed_table is None else [describe_replayed_table(search.replayed_table)]
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder, is_driven)]
-    print_result({}, False, "\n".join(lines))
+    print_text("\n".join(lines))
     if (stacks := stack_comparison(search, spec)) is not None:
         print_stacks(stacks, spec)
 

@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.diagnostics.selftest import SelftestReport
+    from orchestrator.diagnostics.selftest import SelftestAnswer
     from orchestrator.launchers.base import Launcher
     from search_spaces.hardware.cluster import Cluster
     from trials.diagnostics.selftest import Case, CaseResult
-
-
-CASES_SCHEMA = "parlay.selftest_list/1"
 
 
 def selftest(
@@ -42,7 +39,13 @@ def selftest(
     as_json: AsJson = False,
 ) -> None:
     """Train every kind of layout on this search's cluster and compare each with a plain GPT on one device."""
-    from orchestrator.diagnostics.selftest import cases_for, record_result, selftest_cluster
+    from orchestrator.diagnostics.selftest import (
+        SelftestCase,
+        SelftestListAnswer,
+        cases_for,
+        record_result,
+        selftest_cluster,
+    )
     from orchestrator.preflight.trainer import require_engine_packages, require_torch
     from trials.ledger.location import home_folder
 
@@ -52,18 +55,18 @@ def selftest(
     cluster = selftest_cluster(spec.cluster)
     cases = cases_for(cluster, names or (), spec.space.given_axes().get("engine", ()))
     if list_only:
-        listed = [{"name": case.name, "ranks": case.layout.num_gpus} for case in cases]
-        data = {"schema": CASES_SCHEMA, "cases": listed}
-        print_result(data, as_json, "\n".join(f"{c['ranks']} ranks  {c['name']}" for c in listed))
+        listed = [SelftestCase(name=case.name, ranks=case.layout.num_gpus) for case in cases]
+        lines = [f"{case.ranks} ranks  {case.name}" for case in listed]
+        print_result(SelftestListAnswer(cases=listed), as_json, "\n".join(lines))
         return
     require_torch(spec)
     require_engine_packages(spec, ((case.layout, case.model) for case in cases))
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
     report = _run(spec, cluster, cases, folder, as_json)
-    write_json(folder.path / "selftest.json", report.to_json())
+    write_json(folder.path / "selftest.json", report.plain())
     if not names:
         record_result(report, spec.launcher.kind, cluster, home_folder())
-    print_result(report.to_json(), as_json, _verdict(report, cluster))
+    print_result(report, as_json, _verdict(report, cluster))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)
 
@@ -76,12 +79,12 @@ def _require_own_trainer(spec: SearchSpec) -> None:
 
 def _run(
     spec: SearchSpec, cluster: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
-) -> SelftestReport:
+) -> SelftestAnswer:
     from orchestrator.diagnostics.selftest import selftest as run_cases
     from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.preflight.trainer import python_of
 
-    def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestReport:
+    def run(launcher: Launcher, stop: CancelOnSignal) -> SelftestAnswer:
         log(f"{len(cases)} cases on {format_cluster(cluster)}, in {folder.path}")
         runner = AttemptRunner(launcher, stop.is_requested)
         return run_cases(runner, folder, cluster, cases, python_of(spec), lambda result: log(row(result)))
@@ -97,10 +100,9 @@ def row(result: CaseResult) -> str:
     return f"{state}  {difference}  {result.ranks} ranks  {result.seconds:5.1f} s  {result.name}{words}"
 
 
-def _verdict(report: SelftestReport, cluster: Cluster) -> str:
-    found = report.found
+def _verdict(report: SelftestAnswer, cluster: Cluster) -> str:
     lines = [row(result) for result in report.failed]
-    known = found.fingerprint
+    known = report.fingerprint
     packages = ("torch", "deepspeed", "megatron_core", "torchtitan", "accelerate", "transformers", "cuda")
     versions = ", ".join(f"{name} {known[name]}" for name in packages if name in known)
     lines.append(
@@ -108,5 +110,5 @@ def _verdict(report: SelftestReport, cluster: Cluster) -> str:
     )
     if report.detail is not None:
         lines.append(report.detail)
-    lines.append(f"{len(found.results) - len(report.failed)} of {len(report.cases)} cases passed")
+    lines.append(f"{len(report.results) - len(report.failed)} of {report.num_cases} cases passed")
     return "\n".join(lines)

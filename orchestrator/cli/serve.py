@@ -18,13 +18,10 @@ from trials.files.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.service.state_dir import ServiceStateDir
+    from orchestrator.service.state_dir import ServiceAnswer, ServiceStateDir
     from trials.files.folders import SearchFolder
-
-PAGE_SCHEMA = "parlay.page/1"
 
 
 def serve(
@@ -65,7 +62,7 @@ def serve(
     wanted = ServiceOptions(port, executor_named(executor), max_in_flight, read_only)
     state_dir = ServiceStateDir.of(home_folder())
 
-    def tell(about: Mapping[str, Any]) -> None:
+    def tell(about: ServiceAnswer) -> None:
         print_result(about, as_json, _where(about, state_dir))
 
     try:
@@ -82,10 +79,11 @@ def serve(
 
 def _print_address(as_json: bool) -> None:
     from orchestrator.service.client import page_address
+    from orchestrator.service.state_dir import PageAnswer
     from trials.ledger.location import home_folder
 
     address = page_address(home_folder(), time.time())
-    print_result({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+    print_result(PageAnswer(address=address), as_json, address)
 
 
 def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
@@ -117,12 +115,12 @@ def _other_slurm(of_service: Mapping[str, str]) -> str:
     return ", ".join(sorted(name for name in here.keys() | of_service.keys() if here.get(name) != of_service.get(name)))
 
 
-def _where(about: Mapping[str, Any], state_dir: ServiceStateDir) -> str:
-    if about["socket"] is not None:
-        return f"listening on {about['socket']} (process {about['pid']}, executor {about['executor']})"
+def _where(about: ServiceAnswer, state_dir: ServiceStateDir) -> str:
+    if about.port is None:
+        return f"listening on {about.socket} (process {about.pid}, executor {about.executor})"
     return (
-        f"listening on http://127.0.0.1:{about['port']} (process {about['pid']}, executor {about['executor']});"
-        f" the token is in {state_dir.token}; for a browser: {_page_hint(about['port'], state_dir)}"
+        f"listening on http://127.0.0.1:{about.port} (process {about.pid}, executor {about.executor});"
+        f" the token is in {state_dir.token}; for a browser: {_page_hint(about.port, state_dir)}"
     )
 
 

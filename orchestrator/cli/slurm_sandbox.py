@@ -20,6 +20,7 @@ from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 
 if TYPE_CHECKING:
+    from orchestrator.cli.tool_answers import SandboxAnswer
     from orchestrator.config.spec import SearchSpec
     from slurm.sandbox.config_files import CloudNodes
     from slurm.sandbox.sandbox import SlurmSandbox
@@ -77,7 +78,7 @@ def start(
         _provide_packages(sandbox.shape.accounting, install, as_json)
         began = time.monotonic()
         sandbox.start()
-    print_result(sandbox.to_json(), as_json, _usage_text(sandbox, time.monotonic() - began))
+    print_result(_answer(sandbox), as_json, _usage_text(sandbox, time.monotonic() - began))
 
 
 @commands.command()
@@ -94,7 +95,7 @@ def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
                 "slurm_sandbox", "no sandbox has been started there", key="FOLDER", value=str(place), fix="name another"
             )
         sandbox.stop()
-    print_result(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
+    print_result(_answer(sandbox), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
 
 
 def cloud_like(search_files: Sequence[Path]) -> tuple[CloudNodes, ...]:
@@ -171,6 +172,22 @@ def _sandbox_errors(as_json: bool) -> Iterator[None]:
         raise InputError.of("slurm_sandbox", str(error), fix="change the value, or leave it out") from error
     except (SandboxFailed, subprocess.TimeoutExpired) as error:
         exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_RESTART_FIX), as_json)
+
+
+def _answer(sandbox: SlurmSandbox) -> SandboxAnswer:
+    from orchestrator.cli.tool_answers import SandboxAnswer
+
+    shape = sandbox.shape
+    return SandboxAnswer(
+        folder=str(sandbox.paths.folder),
+        slurm_conf=str(sandbox.paths.slurm_conf),
+        nodes=shape.nodes,
+        cpus_per_node=shape.cpus_per_node,
+        gpus_per_node=shape.gpus_per_node,
+        accounting=shape.accounting,
+        cloud=list(shape.cloud),
+        running=sandbox.running(),
+    )
 
 
 def _usage_text(sandbox: SlurmSandbox, seconds: float) -> str:

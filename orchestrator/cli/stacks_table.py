@@ -9,7 +9,7 @@ from dashboards.terminal.headline import UNITS
 from dashboards.terminal.live_table import console_for
 from dashboards.text import printable
 from dashboards.trial_text import format_number
-from orchestrator.cli.output import print_result
+from orchestrator.cli.output import print_text
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import speed_of
@@ -34,7 +34,7 @@ def print_stacks(found: StackComparison, spec: SearchSpec) -> None:
         pairs = "" if ratio is None else str(ratio.pairs)
         sides = (_cell(side, spec) for side in (one.own, one.other))
         table.add_row(*sides, words, pairs, str(one.verdict).replace("_", " "), one.layout_key)
-    print_result({}, False, f"\nA  the search's own software\nB  {printable(found.against)}")
+    print_text(f"\nA  the search's own software\nB  {printable(found.against)}")
     console.print(table)
     differing = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in ("software", "A", "B"):

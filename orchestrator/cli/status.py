@@ -30,29 +30,28 @@ def status(
         _list_searches(ledger, as_json)
         return
     from orchestrator.cli.search_summary import print_search_summary
-    from orchestrator.cli.watch import driver_status, read_driver_status
+    from orchestrator.cli.watch import driver_status
     from orchestrator.records.lookup import find_search
-    from orchestrator.records.summary import search_summary
+    from orchestrator.records.summary import status_of
 
     found = find_search(search, ledger)
     spec = found.spec
     driver = None
     if not found.record.state.is_ended and found.folder.exists:
-        driver = read_driver_status(found.folder, driver_status)
-    of_driver = {} if driver is None else {"driver": {"process": driver.process, "detail": driver.description}}
-    print_result(search_summary(found.record, spec, found.folder) | of_driver, as_json)
+        driver = driver_status(found.folder)
     if as_json:
+        print_result(status_of(found.record, spec, found.folder, driver), True)
         return
-    is_driven = driver is not None and driver.description is None
+    is_driven = driver is not None and driver.detail is None
     print_search_summary(found.record, spec, found.folder, shows_all=every, is_driven=is_driven)
     if driver is not None:
-        log(driver.description or f"driver: {driver.process}")
+        log(driver.detail or f"driver: {driver.process}")
 
 
 def _list_searches(ledger: str | None, as_json: bool) -> None:
     from dashboards.terminal.live_table import console_for
     from dashboards.terminal.searches_table import searches_table
-    from orchestrator.records.summary import searches_summary
+    from orchestrator.records.summary import searches_of
     from trials.ledger.location import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
@@ -63,4 +62,4 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
         console_for(sys.stdout).print(searches_table(shown, time.time()))
     older = len(searches) - len(shown)
     words = f"{plural(older, 'older search')}: parlay status --all --json" if older else None
-    print_result(searches_summary(searches), as_json, words if shown else "no search yet")
+    print_result(searches_of(searches), as_json, words if shown else "no search yet")

@@ -35,7 +35,7 @@ from orchestrator.cli.options import (
     WorkDir,
     to_overrides,
 )
-from orchestrator.cli.output import Exit, print_result, warn
+from orchestrator.cli.output import Exit, print_result, print_text, warn
 from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
 from orchestrator.cli.serve import hand_over_to_service
 from search_spaces.errors import ExternalError, InputError, Problem
@@ -43,13 +43,9 @@ from trials.files.text import tail
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
-    from orchestrator.lifecycle.create import RunnableSearch, ValidatedSearch
+    from orchestrator.lifecycle.create import RunnableSearch, SubmitAnswer, ValidatedSearch
     from trials.files.folders import SearchFolder
 
-
-SUBMIT_SCHEMA = "parlay.submit/1"
-SUBMIT_MANY_SCHEMA = "parlay.submit_many/1"
-DRY_RUN_MANY_SCHEMA = "parlay.dry_run_many/1"
 
 DRIVER_START_LIMIT_S = 90.0
 _LOOK_S = 0.02
@@ -108,17 +104,18 @@ def submit(
 @dataclass(frozen=True)
 class Submission:
     """A search that has got its driver: what was done with it, further lines of text, and the driver's keys of the
-    contract's object."""
+    answer."""
 
     folder: SearchFolder
     done: str
     hints: Sequence[str]
     driven_by: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object."""
-        names = {"search_id": self.folder.search_id, "folder": str(self.folder.path)}
-        return {"schema": SUBMIT_SCHEMA, **names, **self.driven_by}
+    @property
+    def answer(self) -> SubmitAnswer:
+        from orchestrator.lifecycle.create import SubmitAnswer
+
+        return SubmitAnswer(search_id=self.folder.search_id, folder=str(self.folder.path), **self.driven_by)
 
 
 Leave = Callable[["RunnableSearch"], Submission]
@@ -129,7 +126,7 @@ def submit_one(started: RunnableSearch, leave: Leave, as_json: bool) -> None:
     """Leave the search to a driver, and print the result."""
     with exit_on_driver_errors(started.folder, as_json):
         done = leave(started)
-    print_result(done.to_json(), as_json, "\n".join([done.done, *done.hints]))
+    print_result(done.answer, as_json, "\n".join([done.done, *done.hints]))
 
 
 def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
@@ -164,27 +161,31 @@ def _validated(files: Sequence[Path], changes: Sequence[Change], kind: DriverKin
 
 def _print_dry_runs(searches: Sequence[ValidatedSearch], wanted: DryRunOptions, as_json: bool) -> None:
     described = [describe_dry_run(search.spec, search.space, wanted.scripts) for search in searches]
-    data, text = [data for data, _ in described], "\n".join(text for _, text in described)
-    print_result(data[0] if len(data) == 1 else {"schema": DRY_RUN_MANY_SCHEMA, "searches": data}, as_json, text)
+    from orchestrator.lifecycle.dry_run import DryRunManyAnswer
+
+    answers, text = [answer for answer, _ in described], "\n".join(text for _, text in described)
+    print_result(answers[0] if len(answers) == 1 else DryRunManyAnswer(searches=answers), as_json, text)
 
 
 def _submit_many(searches: dict[Path, ValidatedSearch], changes: Sequence[Change], leave: Leave, as_json: bool) -> None:
     """Submit each search, also after one that cannot be; print a line each, or one object of all."""
+    from orchestrator.lifecycle.create import FailedSubmission, SubmitManyAnswer
     from orchestrator.lifecycle.driver_job import DriverAlreadyQueued
     from orchestrator.search.lease import LeaseHeld
 
-    done: list[dict[str, Any]] = []
-    refused: list[dict[str, str]] = []
+    done: list[SubmitAnswer] = []
+    refused: list[FailedSubmission] = []
     for file, search in searches.items():
         try:
             submission = leave(create_search(search, changes))
         except (LeaseHeld, DriverAlreadyQueued, InputError, ExternalError, OSError) as error:
-            refused.append({"file": str(file), "message": str(error)})
+            refused.append(FailedSubmission(file=str(file), message=str(error)))
             warn(f"{file}: {error}")
         else:
-            done.append(submission.to_json())
-            print_result({}, False, None if as_json else submission.done)
-    print_result({"schema": SUBMIT_MANY_SCHEMA, "searches": done, "refused": refused}, as_json)
+            done.append(submission.answer)
+            if not as_json:
+                print_text(submission.done)
+    print_result(SubmitManyAnswer(searches=done, refused=refused), as_json)
     if refused:
         raise Exit(ExitCode.REFUSED)
 

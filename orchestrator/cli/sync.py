@@ -7,8 +7,6 @@ from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with_error, print_result, warn
 from search_spaces.errors import Problem
 
-SYNC_SCHEMA = "parlay.sync/1"
-
 
 def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Send to MLflow what is missing there. Repeating it creates no duplicates."""
@@ -30,9 +28,7 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     except LeaseHeld as held:
         problem = Problem("held", str(held), fix="its driver writes to MLflow itself; wait for its end")
         exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
-    data = {"schema": SYNC_SCHEMA, "search_id": name, "uri": tracking.uri, "run_id": sent.run_id}
-    counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
-    print_result(data | counts, as_json, f"{sent.num_sent} runs of search {name} are up to date in MLflow")
+    print_result(sent, as_json, f"{sent.sent} runs of search {name} are up to date in MLflow")
     if sent.unsent:
         warn(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
         raise Exit(ExitCode.REFUSED)

@@ -36,7 +36,7 @@ from orchestrator.cli import (
     sync,
     watch,
 )
-from orchestrator.cli.output import print_result
+from orchestrator.cli.output import print_text
 from orchestrator.cli.verbosity import with_verbosity
 
 app = typer.Typer(
@@ -81,7 +81,7 @@ app.add_typer(slurm_sandbox.commands)
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        print_result({}, False, f"parlay {version('parlay')}")
+        print_text(f"parlay {version('parlay')}")
         raise typer.Exit
 
 

@@ -7,17 +7,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with_error, warn
-from search_spaces.errors import ExternalError, InputError, Problem
+from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from orchestrator.records.summary import DriverStatus
     from trials.files.folders import SearchFolder
     from trials.ledger.events import Event, SearchRecord
 
@@ -67,16 +67,6 @@ def _terms_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@dataclass(frozen=True)
-class DriverStatus:
-    """Status of a search's driver. `description` is None if a driver is at work. `is_expected`: one is at work, or will
-    start by itself. `process` is the one that holds the search, and its host; None without any."""
-
-    description: str | None = None
-    is_expected: bool = True
-    process: str | None = None
 
 
 class SearchView(Protocol):
@@ -151,8 +141,8 @@ class SearchFollower:
         if self._driver_polled_at is not None and now - self._driver_polled_at < DRIVER_POLL_S:
             return False
         self._driver_polled_at = now
-        found = read_driver_status(self._folder, self._driver_status)
-        self._note_once(found.description)
+        found = self._driver_status(self._folder)
+        self._note_once(found.detail)
         if found.is_expected:
             self._undriven_since = None
             return False
@@ -162,7 +152,7 @@ class SearchFollower:
     def _wait_for_driver_end(self) -> None:
         """Wait until the driver has finished recipe and MLflow, after the last event."""
         deadline = self._clock() + DRIVER_END_LIMIT_S
-        while self._clock() < deadline and read_driver_status(self._folder, self._driver_status).description is None:
+        while self._clock() < deadline and self._driver_status(self._folder).detail is None:
             self._wait(JOURNAL_POLL_S)
 
     def _note_once(self, words: str | None) -> None:
@@ -172,80 +162,17 @@ class SearchFollower:
         self._last_note = words
 
 
-def read_driver_status(folder: SearchFolder, status_of: Callable[[SearchFolder], DriverStatus]) -> DriverStatus:
-    """Return the driver's status; errors become a status."""
-    try:
-        return status_of(folder)
-    except ExternalError as refused:
-        fix = f"; {refused.fix}" if refused.fix else ""
-        return DriverStatus(f"the driver's status is unknown: {refused}{fix}")
-    except (OSError, ValueError) as error:
-        return DriverStatus(f"the driver's status is unknown: {error}")
-
-
 def driver_status(folder: SearchFolder) -> DriverStatus:
-    """Status of the search's driver, from its lease, the service, cron and Slurm. Slurm is queried only if nobody holds
-    the lease, and only for driver jobs."""
-    from orchestrator.search.lease import LeaseHeld, current_lease
-    from trials.trial import utc_text
-
-    now = time.time()
-    lease = current_lease(folder)
-    if lease is not None and lease.is_held(now):
-        process = f"process {lease.pid} on {lease.host}"
-        return DriverStatus(None if lease.is_fresh(now) else str(LeaseHeld(lease, now)), process=process)
-    if (in_service := _in_service(folder)) is not None:
-        return in_service
-    no_driver = "the search has no driver" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
-    if folder.cron_script.exists():
-        return DriverStatus(f"{no_driver}: {_next_turn(folder)}")
-    if folder.driver_script.exists():
-        return _next_job(folder, no_driver)
-    return DriverStatus(f"{no_driver}: {resume_fix(folder)} starts one", is_expected=False)
-
-
-def _next_turn(folder: SearchFolder) -> str:
-    """Next start of the search's driver: a scrontab job in Slurm's queue, or cron, which cannot be queried."""
-    from orchestrator.lifecycle import driver_queue
-    from slurm.interface import SlurmUnreachable
-
-    with suppress(SlurmUnreachable):
-        if (words := driver_queue.cron_job_in_queue(folder.search_id, driver_queue.shared_squeue())) is not None:
-            return words
-    return "it waits for its next turn, which cron starts"
-
-
-def _next_job(folder: SearchFolder, no_driver: str) -> DriverStatus:
-    """Status of the driver's next job; while Slurm does not answer there may be one."""
-    from orchestrator.lifecycle import driver_queue
-    from slurm.interface import SlurmUnreachable
-
-    try:
-        words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_squeue())
-    except SlurmUnreachable as error:
-        fix = f"{resume_fix(folder)} starts one now"
-        return DriverStatus(
-            f"{no_driver}: it is waiting for its driver's next job, whose state Slurm does not report ({error}); {fix}"
-        )
-    if words is None:
-        fix = f"{resume_fix(folder)} --as-job submits one"
-        return DriverStatus(f"{no_driver}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
-    return DriverStatus(f"{no_driver}: {words}")
-
-
-def _in_service(folder: SearchFolder) -> DriverStatus | None:
-    """Status of the service's driver; None if no service drives the search."""
+    """Status of the search's driver, the service's own word included."""
+    from orchestrator.lifecycle.driver_status import driver_status as status_by
     from orchestrator.service.client import running_service
     from trials.ledger.location import home_folder
 
-    found = running_service(home_folder())
-    driver = None if found is None else found[0].driver_status(folder.search_id)
-    if driver is None:
-        return None
-    if driver["state"] == "stopped":
-        words = f"the service has stopped driving it: {driver['detail']}; {resume_fix(folder)} starts a driver"
-        return DriverStatus(words, is_expected=False)
-    return DriverStatus("the search is waiting for the service to drive it")
+    def of_service(search_id: str) -> DriverStatus | None:
+        found = running_service(home_folder())
+        return None if found is None else found[0].driver_status(search_id)
+
+    return status_by(folder, of_service)
 
 
 def _unreachable_error(folder: SearchFolder) -> InputError:

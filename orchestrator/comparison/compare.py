@@ -9,31 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.comparison.recorded_runs import recorded_runs
 from orchestrator.comparison.sessions import Run
 from orchestrator.comparison.speed_ratio import (
     Comparison,
     Confidence,
+    Ratios,
     ReplayVerdict,
     compare,
     fingerprint_differences,
-    ratios_json,
+    ratio_fields,
 )
 from orchestrator.config.spec import SearchSpec
 from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.records.summary import reason_counts, trial_counts
+from orchestrator.records.summary import reason_counts
 from search_spaces.engines import is_emulated
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranked_layout import runs_that_count
-from trials.ledger.events import SearchRecord
+from trials.analysis.verdict import TrialCounts, counts_of
+from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measurement.run_variance import geometric_median
 from trials.trial import FailureReason, LowerStrEnum, Trial, TrialState
-
-COMPARE_SCHEMA = "parlay.compare/1"
 
 _HARDWARE_FIELD = "device"
 """The hardware in a fingerprint; its other fields are software, or differ from node to node."""
@@ -75,6 +76,85 @@ class ComparedLayout:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
+class ToBest(AnswerPart):
+    """Cost until the best layout was found."""
+
+    trials: int
+    node_hours: float
+    seconds: float
+
+
+class ComparedSearch(AnswerPart):
+    """The search on a side of a comparison."""
+
+    state: SearchState
+    end_reason: EndReason | None
+    num_trials: int
+    trials: TrialCounts
+    reasons: Mapping[FailureReason, int]
+    node_hours: float
+    to_best: ToBest | None
+
+
+class ComparedSide(AnswerPart):
+    """One side of a comparison with its best layout."""
+
+    what: Literal["recipe", "search"]
+    name: str
+    folder: str
+    trial: str | None
+    layout: Layout | None
+    tokens_per_sec: float | None
+    """The median over its runs, as `best` has it; `ratio` is that of the means over sessions."""
+    runs: int
+    """Number of runs."""
+    search: ComparedSearch | None
+    """Null for a recipe."""
+
+
+class FieldPair(AnswerPart):
+    """A field with its value on both sides."""
+
+    field: str
+    a: Any
+    b: Any
+
+
+class CommonSide(AnswerPart):
+    """One side's measurement of a layout that both tried."""
+
+    trial: str
+    state: TrialState
+    reason: FailureReason | None
+    tokens_per_sec: float | None
+
+
+class CommonLayout(Ratios):
+    """A layout that both searches tried, with the throughput of B over that of A."""
+
+    layout_key: str
+    a: CommonSide
+    b: CommonSide
+    verdict: CompareVerdict | None
+
+
+class CompareAnswer(Ratios, Answer):
+    """Printed by compare: the throughput of B over that of A. The exit code is 0 for every verdict."""
+
+    schema_: Literal["parlay.compare/1"] = "parlay.compare/1"
+    verdict: CompareVerdict
+    not_comparable: list[str]
+    """Fields of `question` that keep speeds from being compared."""
+    detail: str | None
+    a: ComparedSide
+    b: ComparedSide
+    question: list[FieldPair]
+    """Differences in what was asked: model, cluster, global batch size, trainer kind, objective, device."""
+    layout: list[FieldPair]
+    software: list[FieldPair]
+    common: list[CommonLayout]
+
+
 @dataclass(frozen=True)
 class ComparisonSide:
     """One side of a comparison: a recipe, or a search with its best layout so far.
@@ -83,32 +163,38 @@ class ComparisonSide:
     key; those of a recipe are empty.
     """
 
-    what: str
+    what: Literal["recipe", "search"]
     name: str
     folder: str
     question: Mapping[str, Any]
     best: ComparedLayout | None
     tokens_per_step: int
     layouts: Mapping[str, ComparedLayout] = field(default_factory=dict)
-    search: Mapping[str, Any] | None = None
+    search: ComparedSearch | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
         """Throughput of a layout with these runs, their median as everywhere; the ratio is that of means over
         sessions."""
         return self.tokens_per_step / geometric_median([run.step_time_s for run in runs])
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def answer(self) -> ComparedSide:
         best = self.best
-        return {
-            "what": self.what,
-            "name": self.name,
-            "folder": self.folder,
-            "trial": None if best is None else best.trial,
-            "layout": None if best is None else best.layout.to_json(),
-            "tokens_per_sec": None if best is None else self.tokens_per_sec(best.runs),
-            "runs": 0 if best is None else len(best.runs),
-            "search": None if self.search is None else dict(self.search),
-        }
+        return ComparedSide(
+            what=self.what,
+            name=self.name,
+            folder=self.folder,
+            trial=None if best is None else best.trial,
+            layout=None if best is None else best.layout,
+            tokens_per_sec=None if best is None else self.tokens_per_sec(best.runs),
+            runs=0 if best is None else len(best.runs),
+            search=self.search,
+        )
+
+    def measurement(self, found: ComparedLayout) -> CommonSide:
+        """Measurement of a layout that both sides tried."""
+        speed = self.tokens_per_sec(found.runs) if found.runs else None
+        return CommonSide(trial=found.trial, state=found.state, reason=found.reason, tokens_per_sec=speed)
 
 
 @dataclass(frozen=True)
@@ -142,26 +228,29 @@ class CompareResult:
     def verdict(self) -> CompareVerdict:
         return CompareVerdict.NOT_COMPARABLE if self.found is None else _VERDICTS[self.found.verdict]
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay compare --json`."""
-        return {
-            "schema": COMPARE_SCHEMA,
-            "verdict": self.verdict.value,
-            **ratios_json(self.found),
-            "not_comparable": list(self.obstacles),
-            "detail": self.detail,
-            "a": self.a.to_json(),
-            "b": self.b.to_json(),
-            "question": [dict(row) for row in self.question],
-            "layout": [dict(row) for row in self.layout],
-            "software": [dict(row) for row in self.software],
-            "common": [self._pair_json(pair) for pair in self.pairs],
-        }
+    @property
+    def answer(self) -> CompareAnswer:
+        return CompareAnswer(
+            verdict=self.verdict,
+            **ratio_fields(self.found),
+            not_comparable=list(self.obstacles),
+            detail=self.detail,
+            a=self.a.answer,
+            b=self.b.answer,
+            question=[FieldPair(**row) for row in self.question],
+            layout=[FieldPair(**row) for row in self.layout],
+            software=[FieldPair(**row) for row in self.software],
+            common=[self._common(pair) for pair in self.pairs],
+        )
 
-    def _pair_json(self, pair: LayoutPair) -> dict[str, Any]:
-        sides = {"a": _layout_json(self.a, pair.a), "b": _layout_json(self.b, pair.b)}
-        verdict = None if pair.found is None else _VERDICTS[pair.found.verdict].value
-        return {"layout_key": pair.layout_key, **sides, "verdict": verdict, **ratios_json(pair.found)}
+    def _common(self, pair: LayoutPair) -> CommonLayout:
+        return CommonLayout(
+            layout_key=pair.layout_key,
+            a=self.a.measurement(pair.a),
+            b=self.b.measurement(pair.b),
+            verdict=None if pair.found is None else _VERDICTS[pair.found.verdict],
+            **ratio_fields(pair.found),
+        )
 
 
 def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
@@ -169,7 +258,7 @@ def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
     recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
     best = ComparedLayout(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
-    objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # those of the best layout
+    objectives = recipe.pareto[0].values if recipe.pareto else [recipe.objective]  # those of the best layout
     question |= {"objective": ", ".join(objectives), _ROUTING: recipe.routing}
     name = f"{recipe.search_id}.{recipe.trial}"
     return ComparisonSide("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
@@ -186,15 +275,15 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Compa
     question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
     question |= {_ROUTING: spec.measure.routing}
     tokens = spec.global_batch_size * spec.model.seq_length
-    summary = {
-        "state": search.state,
-        "end_reason": search.end_reason,
-        "num_trials": len(search.trials),
-        "trials": trial_counts(search),
-        "reasons": reason_counts(search),
-        "node_hours": search.node_hours_used,
-        "to_best": None if best is None else _cost_to_best(search, best),
-    }
+    summary = ComparedSearch(
+        state=search.state,
+        end_reason=search.end_reason,
+        num_trials=len(search.trials),
+        trials=counts_of(search.trials),
+        reasons=reason_counts(search),
+        node_hours=search.node_hours_used,
+        to_best=None if best is None else _cost_to_best(search, best),
+    )
     return ComparisonSide("search", search.search_id, folder, question, best, tokens, layouts, summary)
 
 
@@ -334,19 +423,14 @@ def _runs(trials: Iterable[Trial]) -> tuple[Run, ...]:
     )
 
 
-def _cost_to_best(search: SearchRecord, best: ComparedLayout) -> dict[str, Any]:
+def _cost_to_best(search: SearchRecord, best: ComparedLayout) -> ToBest:
     """Cost until the best layout's first run had ended: ended trials, node-hours, and seconds since the search's
     creation."""
     last = search.trial(best.trial).last_attempt
     moment = search.created_at if last is None or last.ended_at is None else last.ended_at
     ended = [a for t in search.trials for a in t.attempts if a.ended_at is not None and a.ended_at <= moment]
-    return {
-        "trials": len({attempt.trial for attempt in ended}),
-        "node_hours": sum(attempt.node_hours or 0.0 for attempt in ended),
-        "seconds": moment - search.created_at,
-    }
-
-
-def _layout_json(side: ComparisonSide, found: ComparedLayout) -> dict[str, Any]:
-    speed = side.tokens_per_sec(found.runs) if found.runs else None
-    return {"trial": found.trial, "state": found.state, "reason": found.reason, "tokens_per_sec": speed}
+    return ToBest(
+        trials=len({attempt.trial for attempt in ended}),
+        node_hours=sum(attempt.node_hours or 0.0 for attempt in ended),
+        seconds=moment - search.created_at,
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from orchestrator.common.answer import AnswerPart
 from orchestrator.comparison.sessions import Run, by_session, log_change
 from trials.trial import LowerStrEnum
 
@@ -83,8 +84,20 @@ class Comparison:
         return self.speed.high
 
 
-def ratios_json(found: Comparison | None) -> dict[str, float | None]:
-    """Both ratios with their intervals under the contract's names; None without a comparison."""
+class Ratios(AnswerPart):
+    """Throughput of the second side over the first, with 95 % intervals. Null where unknown."""
+
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    fast_ratio: float | None
+    """The same for the fastest tenth of the steps."""
+    fast_ratio_low: float | None
+    fast_ratio_high: float | None
+
+
+def ratio_fields(found: Comparison | None) -> dict[str, Any]:
+    """Fields of Ratios; None without a comparison."""
     speed, fast = (None, None) if found is None else (found.speed, found.fast)
     return _ratio_fields("ratio", speed) | _ratio_fields("fast_ratio", fast)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from orchestrator.comparison.compare import software_rows
+from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.comparison.compare import FieldPair, software_rows
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.settings import IMAGE
 from trials.analysis.ranked_layout import RankedLayout, ranked_layouts
@@ -27,6 +28,45 @@ class StackVerdict(LowerStrEnum):
     """The interval contains 1."""
     NOT_MEASURED = "not_measured"
     """There is no round of which the runs of both count."""
+
+
+class StackSide(AnswerPart):
+    """A layout's measurement with one software stack."""
+
+    trial: str
+    value: float
+    """The objective in its own unit, over its runs."""
+    runs: int
+    """Number of runs that count."""
+
+
+class StackLayout(AnswerPart):
+    """A layout of an experiment: A with the search's own software, B with the other one. Null where not measured."""
+
+    layout_key: str
+    """Without settings of the software."""
+    a: StackSide | None
+    b: StackSide | None
+    ratio: float | None
+    """Speed of B over A, the mean over pairs of runs."""
+    ratio_low: float | None
+    """Lower end of its 95 % interval."""
+    ratio_high: float | None
+    pairs: int
+    """Number of pairs of runs."""
+    verdict: StackVerdict
+
+
+class ExperimentAnswer(Answer):
+    """Printed by compare of one search: an experiment of two software stacks (`search.against`)."""
+
+    schema_: Literal["parlay.experiment/1"] = "parlay.experiment/1"
+    search_id: str
+    against: str
+    """The other software: a Python or an image."""
+    layouts: list[StackLayout]
+    software: list[FieldPair]
+    """Fields of the fingerprint that differ, the most relevant first."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +96,10 @@ class StackComparison:
     layouts: tuple[ComparedStacks, ...]
     software: tuple[Mapping[str, Any], ...]
 
-    def to_json(self, spec: SearchSpec) -> dict[str, Any]:
-        """The contract's `experiment` object."""
-        return {
-            "against": self.against,
-            "layouts": [_layout_json(layout, spec) for layout in self.layouts],
-            "software": [dict(row) for row in self.software],
-        }
+    def answer(self, search_id: str, spec: SearchSpec) -> ExperimentAnswer:
+        layouts = [_stack_layout(layout, spec) for layout in self.layouts]
+        software = [FieldPair(**row) for row in self.software]
+        return ExperimentAnswer(search_id=search_id, against=self.against, layouts=layouts, software=software)
 
 
 def stack_comparison(search: SearchRecord, spec: SearchSpec) -> StackComparison | None:
@@ -103,21 +140,21 @@ def _fingerprint(layout: RankedLayout) -> Mapping[str, Any]:
     return last.outcome.fingerprint if last and last.outcome else {}
 
 
-def _layout_json(compared: ComparedStacks, spec: SearchSpec) -> dict[str, Any]:
+def _stack_layout(compared: ComparedStacks, spec: SearchSpec) -> StackLayout:
     ratio, sides = compared.ratio, (compared.own, compared.other)
-    a, b = (None if side is None else _side_json(side, spec) for side in sides)
-    return {
-        "layout_key": compared.layout_key,
-        "a": a,
-        "b": b,
-        "ratio": None if ratio is None else ratio.value,
-        "ratio_low": None if ratio is None else ratio.low,
-        "ratio_high": None if ratio is None else ratio.high,
-        "pairs": 0 if ratio is None else ratio.pairs,
-        "verdict": compared.verdict.value,
-    }
+    a, b = (None if side is None else _stack_side(side, spec) for side in sides)
+    return StackLayout(
+        layout_key=compared.layout_key,
+        a=a,
+        b=b,
+        ratio=None if ratio is None else ratio.value,
+        ratio_low=None if ratio is None else ratio.low,
+        ratio_high=None if ratio is None else ratio.high,
+        pairs=0 if ratio is None else ratio.pairs,
+        verdict=compared.verdict,
+    )
 
 
-def _side_json(side: RankedLayout, spec: SearchSpec) -> dict[str, Any]:
+def _stack_side(side: RankedLayout, spec: SearchSpec) -> StackSide:
     value = in_objective_unit(speed_of(side, spec.objective).value, spec.objective)
-    return {"trial": side.trial, "value": value, "runs": len(side.counted)}
+    return StackSide(trial=side.trial, value=value, runs=len(side.counted))

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer
 from orchestrator.config.draft import (
     MODEL_FIELDS,
     Draft,
@@ -35,6 +36,18 @@ from search_spaces.rules.check import engine_violations
 from search_spaces.schema.unsafe_text import hidden, hide_secrets
 from search_spaces.schema.validation import FILL_IN
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
+
+
+class InitAnswer(Answer):
+    """Printed by init."""
+
+    schema_: Literal["parlay.init/1"] = "parlay.init/1"
+    file: str | None
+    """The file written with --output."""
+    yaml: str
+    notes: list[str]
+    """Assumptions, and parts of the given configuration that were left out."""
+
 
 _MAX_RANKS_LISTED = 64
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")

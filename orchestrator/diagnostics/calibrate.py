@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
 from orchestrator.launchers.attempt_runner import AttemptRunner
@@ -20,6 +22,26 @@ from trials.files.folders import AttemptFolder, SearchFolder
 START_S = 300.0
 MEASURING_S = 300.0
 """Limit on all measurements, generous for large clusters; two cores take half a minute."""
+
+
+class CalibrateAnswer(Answer):
+    """Printed by calibrate."""
+
+    schema_: Literal["parlay.calibrate/1"] = "parlay.calibrate/1"
+    file: str
+    """The cluster file."""
+    folder: str
+    cluster: Mapping[str, Any]
+    """Content of the cluster file."""
+    measurements: Mapping[str, Any]
+    """Content of measurements.json; groups also have `bus_gb_per_s`, pairs `gb_per_s`."""
+
+    @classmethod
+    def of(cls, file: Path, folder: SearchFolder, cluster: Mapping[str, Any], found: Measurements) -> CalibrateAnswer:
+        groups = [asdict(time) | {"bus_gb_per_s": time.bus_gb_per_s} for time in found.groups]
+        pairs = [asdict(time) | {"gb_per_s": time.gb_per_s} for time in found.pairs]
+        measurements = found.to_json() | {"groups": groups, "pairs": pairs}
+        return cls(file=str(file), folder=str(folder.path), cluster=cluster, measurements=measurements)
 
 
 class CalibrationFailed(Exception):

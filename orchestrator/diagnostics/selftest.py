@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
@@ -23,39 +23,47 @@ from trials.trial import utc_text
 _log = logging.getLogger(__name__)
 
 
-SELFTEST_SCHEMA = "parlay.selftest/1"
 RECORD_SCHEMA = "parlay.selftest_record/1"
 START_S = 300.0
 CASE_S = 20.0
 """Limit per case on average; a single case may take longer."""
 
 
-@dataclass(frozen=True)
-class SelftestReport:
-    """Results of a selftest. `detail` is the reason if some cases were not run."""
+class SelftestAnswer(Answer):
+    """Printed by selftest; also selftest.json in its folder."""
 
-    cases: tuple[Case, ...]
-    found: Results
-    detail: str | None = None
+    schema_: Literal["parlay.selftest/1"] = "parlay.selftest/1"
+    passed: bool
+    num_cases: int
+    results: list[CaseResult]
+    fingerprint: Mapping[str, Any]
+    """Software and hardware that it ran on."""
+    detail: str | None
+    """Reason why not all cases were run."""
 
-    @property
-    def passed(self) -> bool:
-        return self.detail is None and all(result.passed for result in self.found.results)
+    @classmethod
+    def of(cls, cases: Sequence[Case], found: Results, detail: str | None = None) -> SelftestAnswer:
+        passed = detail is None and all(result.passed for result in found.results)
+        results = list(found.results)
+        return cls(passed=passed, num_cases=len(cases), results=results, fingerprint=found.fingerprint, detail=detail)
 
     @property
     def failed(self) -> list[CaseResult]:
-        return [result for result in self.found.results if not result.passed]
+        return [result for result in self.results if not result.passed]
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay selftest --json`."""
-        return {
-            "schema": SELFTEST_SCHEMA,
-            "passed": self.passed,
-            "num_cases": len(self.cases),
-            "results": [result.to_json() for result in self.found.results],
-            "fingerprint": dict(self.found.fingerprint),
-            "detail": self.detail,
-        }
+
+class SelftestCase(AnswerPart):
+    """A case that fits the cluster."""
+
+    name: str
+    ranks: int
+
+
+class SelftestListAnswer(Answer):
+    """Printed by selftest --list."""
+
+    schema_: Literal["parlay.selftest_list/1"] = "parlay.selftest_list/1"
+    cases: list[SelftestCase]
 
 
 def selftest_cluster(cluster: Cluster) -> Cluster:
@@ -95,7 +103,7 @@ def selftest(
     cases: Sequence[Case],
     python: str,
     on_result: Callable[[CaseResult], None] = lambda result: None,
-) -> SelftestReport:
+) -> SelftestAnswer:
     """Run the cases as one attempt. `folder` is new; its name is the search id of the attempt. `on_result` is called
     once for each finished case.
 
@@ -111,11 +119,11 @@ def selftest(
         runner.wait_until(lambda: reader.read_new() >= len(cases), RESULTS_GRACE_S)
     found = reader.results
     detail = None if len(found.results) == len(cases) else _unfinished_reason(status, found, len(cases))
-    return SelftestReport(tuple(cases), found, detail)
+    return SelftestAnswer.of(cases, found, detail)
 
 
 def record_result(
-    report: SelftestReport,
+    report: SelftestAnswer,
     launcher: str,
     cluster: Cluster,
     home: Path,
@@ -128,12 +136,12 @@ def record_result(
     entry = {
         "at": utc_text(),
         "passed": report.passed,
-        "num_cases": len(report.cases),
+        "num_cases": report.num_cases,
         "failed": [result.name for result in report.failed],
         "launcher": launcher,
         "num_nodes": cluster.num_nodes,
         "gpus_per_node": cluster.gpus_per_node,
-        "fingerprint": dict(report.found.fingerprint),
+        "fingerprint": dict(report.fingerprint),
         "detail": report.detail,
     }
     try:

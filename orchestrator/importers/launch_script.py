@@ -103,8 +103,8 @@ def _hidden_options(commands: Sequence[Words]) -> Iterator[str]:
     """Commands that start a trainer with options that are not known."""
     for command in commands:
         program = next((word for word in command if re.search(r"pretrain\w*\.py$", word.text)), None)
-        for word in command if program else ():
-            if word.doubt and word.variables:
+        for word in command:
+            if program and word.doubt and word.variables:
                 yield f"{program.text} (line {program.line}) has options in ${word.variables[-1]}: {word.doubt}"
 
 

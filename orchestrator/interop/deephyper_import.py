@@ -27,7 +27,7 @@ from trials.trial import FailureReason
 KIND = "deephyper"
 _BY_THROUGHPUT = (each.value for each in Objective if each.follows_from_throughput)
 OBJECTIVES = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *_BY_THROUGHPUT)
-"""Possible objectives, by their contract names. The sign of the two that are minimised is ignored."""
+"""Possible objectives, by their names in Parlay. The sign of the two that are minimised is ignored."""
 
 _THEIRS = {
     **dict.fromkeys(("tp", "tensor_model_parallel_size", "tensor_parallel_size"), "tensor_parallel"),

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import read_named
 from search_spaces.tables.measured_table import Observation
@@ -21,6 +22,21 @@ class ImportResult:
     rows: tuple[Observation, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+class ImportAnswer(Answer):
+    """Printed by import. Exit code 3 where no result can be used."""
+
+    schema_: Literal["parlay.import/1"] = "parlay.import/1"
+    source: str
+    kind: str
+    """deephyper, deepspeed or measured."""
+    file: str
+    """A measured table."""
+    rows: int
+    left_out: Mapping[str, int]
+    """Results by failure reason, or `cancelled`, `world`, `batch`, `other_machine`, `unfinished`, `no_layout_field`."""
+    notes: list[str]
 
 
 def collect_rows(

@@ -1,6 +1,6 @@
 """Export of a search's trials as tidy CSV and parquet, one row per trial. Pure but for pyarrow.
 
-Names and units are the contract's. An unknown value is None in a row and an empty cell in a table.
+Names and units are those of `--json`. An unknown value is None in a row and an empty cell in a table.
 """
 
 from __future__ import annotations

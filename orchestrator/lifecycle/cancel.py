@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
+from orchestrator.common.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
 from orchestrator.lifecycle.drive import SearchCallbacks, drive
 from orchestrator.lifecycle.driver_job import cancel_driver_jobs
@@ -23,7 +23,7 @@ from slurm.client import SlurmClient
 from slurm.interface import SlurmUnreachable
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
@@ -34,38 +34,29 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-CANCEL_SCHEMA = "parlay.cancel/1"
 CANCEL_TIMEOUT_S = 120.0
 """Longer than the outcome file of an attempt that has just ended may take to appear."""
 
 
-@dataclass(frozen=True)
-class CancelResult:
-    """Result of a cancellation: the search's `record` after it, and the trials that it `cancelled`.
+class CancelAnswer(Answer):
+    """Printed by cancel, and returned by `api.cancel`."""
 
-    `unreached` names jobs that may still run: attempts by their keys, the driver's job, and pilots.
-    """
-
-    record: SearchRecord
-    cancelled: tuple[str, ...]
-    unreached: tuple[str, ...]
+    schema_: Literal["parlay.cancel/1"] = "parlay.cancel/1"
+    search_id: str
+    state: SearchState
+    """The search's, afterwards."""
+    cancelled: list[str]
+    """Trials that this cancelled."""
+    unreached: list[str]
+    """Jobs that may still run: attempts by their keys, `SEARCH_ID.driver`, and pilots."""
 
     @property
     def is_complete(self) -> bool:
         """True if the search has ended and none of its jobs may still run."""
-        return self.record.state.is_ended and not self.unreached
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay cancel --json`."""
-        return {
-            "schema": CANCEL_SCHEMA,
-            "search_id": self.record.search_id,
-            "cancelled": list(self.cancelled),
-            "unreached": list(self.unreached),
-        }
+        return self.state.is_ended and not self.unreached
 
 
-def cancel_search(found: OwnSearch) -> CancelResult:
+def cancel_search(found: OwnSearch) -> CancelAnswer:
     """End the search: ask its driver and wait up to `CANCEL_TIMEOUT_S`; without a driver cancel its attempts directly.
 
     Raises LeaseHeld where another driver takes it over meanwhile, ExternalError and OSError as `drive`.
@@ -79,7 +70,12 @@ def cancel_search(found: OwnSearch) -> CancelResult:
     if record.state.is_ended:
         jobs += end_pilots(found.folder, found.spec)
     attempts = [f"{record.search_id}.{attempt.trial}.{attempt.attempt}" for attempt in record.in_flight]
-    return CancelResult(record, _cancelled_since(found.record, record), (*attempts, *jobs))
+    return CancelAnswer(
+        search_id=record.search_id,
+        state=record.state,
+        cancelled=_cancelled_since(found.record, record),
+        unreached=[*attempts, *jobs],
+    )
 
 
 def _end_driver_jobs(folder: SearchFolder) -> list[str]:
@@ -138,6 +134,6 @@ def _stop_after_timeout(driver: Driver) -> Iterator[None]:
         alarm.cancel()
 
 
-def _cancelled_since(before: SearchRecord, now: SearchRecord) -> tuple[str, ...]:
+def _cancelled_since(before: SearchRecord, now: SearchRecord) -> list[str]:
     ended = {trial.trial for trial in before.trials if trial.state.is_ended}
-    return tuple(t.trial for t in now.trials if t.state is TrialState.CANCELLED and t.trial not in ended)
+    return [t.trial for t in now.trials if t.state is TrialState.CANCELLED and t.trial not in ended]

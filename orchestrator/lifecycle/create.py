@@ -9,8 +9,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dashboards.mlflow.sync import MlflowSync
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.common.private_tmp import remove_owner, remove_unfinished, write_owner
 from orchestrator.config.spec import SearchSpec, with_locations
@@ -44,6 +46,40 @@ _log = logging.getLogger(__name__)
 
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+class SubmitAnswer(Answer):
+    """Printed by submit with one search file and by resume --as-job, and the service's answer to a new search. A
+    command gives `pid`, `job_id` or the two cron tables."""
+
+    schema_: Literal["parlay.submit/1"] = "parlay.submit/1"
+    search_id: str
+    folder: str
+    pid: int | None = None
+    """Process of the driver, or of the service that drives the search."""
+    job_id: str | None = None
+    """Slurm job of the driver, of --as-job."""
+    crontab: str | None = None
+    """Line for crontab, of --cron."""
+    scrontab: list[str] | None = None
+    """Lines for scrontab, of --cron."""
+    notes: tuple[str, ...] = ()
+    """The service's remarks on the search file; a command writes them to standard error."""
+
+
+class FailedSubmission(AnswerPart):
+    """A search file whose search could not be created, or got no driver."""
+
+    file: str
+    message: str
+
+
+class SubmitManyAnswer(Answer):
+    """Printed by submit with several search files. Exit code 6 where one was refused."""
+
+    schema_: Literal["parlay.submit_many/1"] = "parlay.submit_many/1"
+    searches: list[SubmitAnswer]
+    refused: list[FailedSubmission]
 
 
 @dataclass(frozen=True)

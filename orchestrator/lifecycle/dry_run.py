@@ -6,13 +6,13 @@ Nothing is submitted, and no search is created.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
-from orchestrator.launchers.slurm.job_files import job_request, write_job_files
+from orchestrator.launchers.slurm.job_files import SetupFile, job_request, write_job_files
 from orchestrator.lifecycle.drive import attempt_factory_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
@@ -26,19 +26,36 @@ from trials.trial import Trial
 _NO_NONCE = "0" * 32
 
 
-@dataclass(frozen=True)
-class DryJob:
-    """Job of the `baseline`, or of the `first` layout of the plan. It is submitted from its script's folder."""
+class DryRunScript(AnswerPart):
+    """A job script that a dry run has written, of the baseline or of the plan's first layout. It is submitted from its
+    folder."""
 
     what: str
-    layout: Layout
-    script: Path
-
-    def to_json(self) -> dict[str, Any]:
-        return {"what": self.what, "layout_key": self.layout.key, "script": str(self.script)}
+    layout_key: str
+    script: str
 
 
-def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[DryJob]:
+class DryRunAnswer(Answer):
+    """Printed by run --dry-run and submit --dry-run."""
+
+    schema_: Literal["parlay.dry_run/1"] = "parlay.dry_run/1"
+    num_layouts: int
+    max_trials: int
+    spec: Mapping[str, Any]
+    """Content of search.json."""
+    setup_file: SetupFile | None
+    scripts: list[DryRunScript]
+    """With --scripts."""
+
+
+class DryRunManyAnswer(Answer):
+    """Printed by submit --dry-run with several search files."""
+
+    schema_: Literal["parlay.dry_run_many/1"] = "parlay.dry_run_many/1"
+    searches: list[DryRunAnswer]
+
+
+def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[DryRunScript]:
     """Write the attempt folders of the layouts that are tried first, below NAME-dry-run in `place`.
 
     They hold the same files as in a search, without the code that these name. InputError where trials are not jobs of
@@ -50,7 +67,9 @@ def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[
     try:
         folder.path.mkdir(parents=True, mode=0o700)
         return [
-            DryJob(what, layout, _write_job(spec, folder, f"t{number:04d}", layout))
+            DryRunScript(
+                what=what, layout_key=layout.key, script=str(_write_job(spec, folder, f"t{number:04d}", layout))
+            )
             for number, (what, layout) in enumerate(layouts.items(), start=1)
         ]
     except OSError as error:
@@ -68,10 +87,10 @@ def first_layouts(
     return {"baseline": space.baseline} | ({} if first == space.baseline else {"first": first})
 
 
-def format_dry_jobs(jobs: Sequence[DryJob]) -> list[str]:
+def format_dry_jobs(jobs: Sequence[DryRunScript]) -> list[str]:
     """List the scripts, and how Slurm checks one."""
     return [
-        *(f"{job.what}, {job.layout.key}: {job.script}" for job in jobs),
+        *(f"{job.what}, {job.layout_key}: {job.script}" for job in jobs),
         "check one with Slurm: sbatch --test-only SCRIPT",
     ]
 

@@ -6,11 +6,12 @@ import logging
 import time
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.text import mask_credentials, one_line
+from orchestrator.common.answer import Answer
 from orchestrator.common.timeouts import submit_to_thread
 from orchestrator.lifecycle.shutdown import mlflow_json
 from orchestrator.records.lookup import not_a_search
@@ -22,19 +23,21 @@ from trials.ledger.journal import Journal, search_of
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ResyncResult:
-    """`num_sent` runs are in MLflow as the journal has them, those named in `unsent` are not.
+class SyncAnswer(Answer):
+    """Printed by sync. Exit code 6 while a run is unsent."""
 
-    `run_id` is the parent run's; None where MLflow did not return it.
-    """
-
+    schema_: Literal["parlay.sync/1"] = "parlay.sync/1"
+    search_id: str
+    uri: str
     run_id: str | None
-    num_sent: int
-    unsent: tuple[str, ...] = ()
+    """The parent run; null where MLflow did not return it."""
+    sent: int
+    """Number of runs that MLflow shows as the journal has them."""
+    unsent: list[str]
+    """Names of runs."""
 
 
-def resync(folder: SearchFolder, tracking: MlflowSync) -> ResyncResult:
+def resync(folder: SearchFolder, tracking: MlflowSync) -> SyncAnswer:
     """Send the missing runs, once. The reason is logged if some could not be sent.
 
     The search's lease is held meanwhile, since two processes could create the same run twice. Raises LeaseHeld while
@@ -46,14 +49,15 @@ def resync(folder: SearchFolder, tracking: MlflowSync) -> ResyncResult:
         sending = submit_to_thread(partial(tracking.sync, search, folder), "mlflow")
         while not wait([sending], HEARTBEAT_S).done:
             lease = renew_lease(folder, lease, time.time())
-        unsent = tuple(tracking.unsent(search))
+        unsent = list(tracking.unsent(search))
+        told = partial(SyncAnswer, search_id=folder.search_id, uri=tracking.uri, unsent=unsent)
         try:
             report = sending.result()
         except Exception as error:  # MLflow and its libraries raise many types
             _log.warning(f"MLflow at {mask_credentials(tracking.uri)} fails: {one_line(error)}")
-            return ResyncResult(None, 0, unsent)
+            return told(run_id=None, sent=0)
         write_json(folder.mlflow, mlflow_json(report))
-        return ResyncResult(report.run_id, report.num_runs - len(unsent), unsent)
+        return told(run_id=report.run_id, sent=report.num_runs - len(unsent))
     finally:
         with suppress(LeaseLost):  # then there is nothing to release
             release_lease(folder, lease, time.time())

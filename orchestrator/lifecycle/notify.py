@@ -21,13 +21,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from dashboards.text import printable
+from orchestrator.common.answer import Answer
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.summary import search_summary
+from orchestrator.records.summary import StatusAnswer, status_of
 from orchestrator.schema.notify import NotifyEvent
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder, sync_folder
@@ -39,12 +40,21 @@ _log = logging.getLogger(__name__)
 
 
 NOTIFIED_SCHEMA = "parlay.notified/1"
-NOTIFICATION_SCHEMA = "parlay.notification/1"
 COMMAND_LIMIT_S = 30.0
 WEBHOOK_LIMIT_S = 10.0
 _LONGEST_REMARK = 160
 _LAST_BYTES = 4096
 """End of a command's output that is searched for its last line."""
+
+
+class NotificationAnswer(Answer):
+    """Sent by `notify`: on the command's standard input, and as the body of the webhook's POST."""
+
+    schema_: Literal["parlay.notification/1"] = "parlay.notification/1"
+    event: NotifyEvent
+    message: str
+    """Sentence about the event that names the search."""
+    status: StatusAnswer
 
 
 def is_notification_due(folder: SearchFolder, spec: SearchSpec, event: NotifyEvent) -> bool:
@@ -66,9 +76,8 @@ def claim_notification(
 ) -> Callable[[], None] | None:
     """Record the event as notified and return the function that notifies; None if it was notified before."""
     try:
-        summary = search_summary(search, spec, folder)
-        answer = {"schema": NOTIFICATION_SCHEMA, "event": event.value, "message": message, "status": summary}
-        payload = json.dumps(answer, allow_nan=False).encode()
+        answer = NotificationAnswer(event=event, message=message, status=status_of(search, spec, folder))
+        payload = json.dumps(answer.plain(), allow_nan=False).encode()
         if not _create_record(_record(folder, event)):
             return None
     except OSError as error:

@@ -7,12 +7,13 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import Literal
 
 import numpy as np
 
-from orchestrator.planning.plan import Fits, Plan
+from orchestrator.common.answer import AnswerPart
+from orchestrator.planning.plan import Fits, Plan, PlannedLayout
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import Layout
@@ -21,41 +22,44 @@ MEMORY_PARTS = tuple(field.name for field in fields(StageMemory))
 """Parts of a rank's memory."""
 
 
-@dataclass(frozen=True)
-class LayoutExplanation:
-    """Explanation of a plan's `first` layout or of its `baseline`, in row `row`.
+class ExplainedLayout(PlannedLayout):
+    """The first layout of a plan, or the baseline, with its predictions and where they come from."""
 
-    `hfu` is the hardware FLOPs utilization, recomputation included, as a fraction; None if the peak is unknown.
-    `parts_gib` are GiB of a rank of the fullest stage by purpose, without the allocator's overhead.
-    """
-
-    what: str
-    row: int
+    what: Literal["first", "baseline"]
+    place: int
+    """Position among the layouts, from 1."""
     hfu: float | None
+    """The same as `mfu`, with recomputed operations."""
     fullest_stage: int
+    """Pipeline stage with the highest peak."""
     parts_gib: Mapping[str, float]
+    """Its memory without allocator overhead: weights, gradients, optimizer, update, activations, logits, buffers; and
+    `on_host`, what it keeps in host memory."""
 
     @classmethod
-    def of(cls, plan: Plan, what: str, row: int) -> LayoutExplanation:
+    def of(cls, plan: Plan, what: Literal["first", "baseline"], row: int) -> ExplainedLayout:
         model, layout = plan.task.model, plan.layouts[row]
         stages = StageTable.of_layout(model, layout)
         parts = stage_memory(model, plan.layouts.take(np.array([row])), stages, plan.task.expert_skew)
         stage = int(parts.total[0].argmax())
         gib = {name: float(getattr(parts, name)[0, stage]) for name in MEMORY_PARTS}
-        return cls(what, row, _hfu(plan, row), stage, gib)
-
-    def to_json(self, plan: Plan) -> dict[str, Any]:
-        """The contract's `explained`."""
-        [row] = plan.rows_json(np.array([self.row]))
-        about = {"what": self.what, "place": self.row + 1}
-        return about | row | {"hfu": self.hfu, "fullest_stage": self.fullest_stage, "parts_gib": dict(self.parts_gib)}
+        [known] = plan.fields_of(np.array([row]))
+        return cls(**known, what=what, place=row + 1, hfu=_hfu(plan, row), fullest_stage=stage, parts_gib=gib)
 
 
-def explain_layouts(plan: Plan, baseline: Layout | None) -> list[LayoutExplanation]:
+class FitCounts(AnswerPart):
+    """Number of layouts by whether they fit into memory."""
+
+    yes: int
+    no: int
+    unsure: int
+
+
+def explain_layouts(plan: Plan, baseline: Layout | None) -> list[ExplainedLayout]:
     """Explanations of the plan's first layout and, if different, of the baseline."""
-    found = [LayoutExplanation.of(plan, "first", 0)]
+    found = [ExplainedLayout.of(plan, "first", 0)]
     if baseline is not None and baseline != plan.layouts[0]:
-        found.append(LayoutExplanation.of(plan, "baseline", plan.layouts.index(baseline)))
+        found.append(ExplainedLayout.of(plan, "baseline", plan.layouts.index(baseline)))
     return found
 
 
@@ -68,11 +72,11 @@ def time_saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None
     return {name: float(seconds[row] - seconds[0]) for name, seconds in plan.estimates.time_s.items()}
 
 
-def count_fits(plan: Plan) -> dict[str, int] | None:
+def count_fits(plan: Plan) -> FitCounts | None:
     """Number of layouts that fit, may fit and do not fit; None if the memory size is unknown."""
     if plan.fits(0) is None:
         return None
-    return {word.value: plan.all_fits.count(word) for word in Fits}
+    return FitCounts(**{word.value: plan.all_fits.count(word) for word in Fits})
 
 
 def _hfu(plan: Plan, row: int) -> float | None:

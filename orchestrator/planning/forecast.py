@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
 from orchestrator.planning.scaling_model import ScalingPosterior, UnmeasuredTerm
 from orchestrator.samplers.cost_model_posterior import TuningTask, prior_score
@@ -100,96 +101,78 @@ class LayoutSpeed:
         return self.tokens_per_sec / self.layout.num_gpus
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A layout that may be the best, and the probability that it is."""
+class Contender(AnswerPart):
+    """A layout that may be the fastest."""
 
     layout: Layout
+    layout_key: str
     probability: float
     step_time_s: float
     fits: Fits | None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "layout_key": self.layout.key,
-            "probability": self.probability,
-            "step_time_s": self.step_time_s,
-            "fits": self.fits,
-        }
 
-
-@dataclass(frozen=True)
-class Forecast:
-    """The best layout on a number of nodes, and its step time: median and 95 % interval, seconds.
-
-    `efficiency` is tokens/s of a GPU relative to the base. `contenders` is the smallest set of layouts that contains
-    the best with a probability of 95 %, the most probable first. `uncertain_terms` are those without a measurement that
-    widen the interval most.
-    """
+class Forecast(AnswerPart):
+    """The predicted best layout on a number of nodes."""
 
     scaling: Scaling
-    speed: LayoutSpeed
+    num_nodes: int
+    global_batch_size: int
+    layout: Layout
+    layout_key: str
+    step_time_s: float
+    """Median."""
     step_time_low_s: float
+    """Lower end of the 95 % interval."""
     step_time_high_s: float
+    """Upper end of the 95 % interval."""
+    tokens_per_sec: float
+    tokens_per_sec_per_gpu: float
     efficiency: float
+    """Throughput a GPU over that of the base."""
     fits: Fits | None
-    contenders: tuple[Contender, ...]
-    uncertain_terms: tuple[UnmeasuredTerm, ...]
-
-    def to_json(self, top: int | None = None) -> dict[str, Any]:
-        """The contract's `forecasts[]`, with the first `top` contenders or all."""
-        layout = self.speed.layout
-        return {
-            "scaling": self.scaling,
-            "num_nodes": layout.num_nodes,
-            "global_batch_size": layout.global_batch_size,
-            "layout": layout.to_json(),
-            "layout_key": layout.key,
-            "step_time_s": self.speed.step_time_s,
-            "step_time_low_s": self.step_time_low_s,
-            "step_time_high_s": self.step_time_high_s,
-            "tokens_per_sec": self.speed.tokens_per_sec,
-            "tokens_per_sec_per_gpu": self.speed.tokens_per_sec_per_gpu,
-            "efficiency": self.efficiency,
-            "fits": self.fits,
-            "contenders": [contender.to_json() for contender in self.contenders[:top]],
-            "uncertain_terms": [asdict(term) for term in self.uncertain_terms],
-        }
+    contenders: list[Contender]
+    """Layouts that contain the fastest with probability 95 %, the likeliest first."""
+    uncertain_terms: list[UnmeasuredTerm]
+    """Terms of the time model that no trial measures and that widen the interval most."""
 
 
-@dataclass(frozen=True)
-class ForecastReport:
-    """Forecasts of one training, by scaling and nodes.
+class ForecastBase(AnswerPart):
+    """The fastest layout on the largest number of nodes that was tried."""
 
-    `notes` are assumptions behind the numbers, and numbers of nodes without a layout. `base` is the fastest layout on
-    the most nodes tried.
-    """
+    num_nodes: int
+    layout: Layout
+    layout_key: str
+    step_time_s: float
+    tokens_per_sec: float
 
-    base: LayoutSpeed
+
+class ForecastAnswer(Answer):
+    """Printed by forecast: forecasts of one training, by scaling and nodes."""
+
+    schema_: Literal["parlay.forecast/1"] = "parlay.forecast/1"
+    search_id: str | None
+    """Null where a table was given."""
+    table: str | None
+    """Null where a search was given."""
+    problems: list[str]
+    """`problem` of the table's rows."""
+    base: ForecastBase
     trials: int
-    forecasts: tuple[Forecast, ...]
-    notes: tuple[str, ...]
-
-    def to_json(self, top: int | None = None) -> dict[str, Any]:
-        """The contract's object without its source."""
-        return {
-            "base": {
-                "num_nodes": self.base.layout.num_nodes,
-                "layout": self.base.layout.to_json(),
-                "layout_key": self.base.layout.key,
-                "step_time_s": self.base.step_time_s,
-                "tokens_per_sec": self.base.tokens_per_sec,
-            },
-            "trials": self.trials,
-            "forecasts": [forecast.to_json(top) for forecast in self.forecasts],
-            "notes": list(self.notes),
-        }
+    """Number of measured layouts."""
+    forecasts: list[Forecast]
+    notes: list[str]
+    """Assumptions behind the numbers, and numbers of nodes without a layout."""
 
 
 def forecast(
-    inputs: ForecastInput, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None
-) -> ForecastReport:
-    """Forecast for each of these numbers of nodes; by default for NODE_MULTIPLES of the base's.
+    inputs: ForecastInput,
+    scalings: Sequence[Scaling],
+    num_nodes: Sequence[int] | None = None,
+    search_id: str | None = None,
+    table: str | None = None,
+) -> ForecastAnswer:
+    """Forecast for each of these numbers of nodes; by default for NODE_MULTIPLES of the base's. The trials are those of
+    a search or of a table.
 
     InputError if the described links have no fabric, or if nothing of the global batch was measured.
     """
@@ -208,7 +191,21 @@ def forecast(
                 notes.append(f"{scaling} scaling has no layout on {plural(count, 'node')}: {error.problems[0].message}")
             else:
                 found.append(best_of(posterior, task, layouts, scaling, base))
-    return ForecastReport(base, len(inputs.measured), tuple(found), tuple(notes))
+    return ForecastAnswer(
+        search_id=search_id,
+        table=table,
+        problems=list(dict.fromkeys(row.problem for row in inputs.rows)),
+        base=ForecastBase(
+            num_nodes=base.layout.num_nodes,
+            layout=base.layout,
+            layout_key=base.layout.key,
+            step_time_s=base.step_time_s,
+            tokens_per_sec=base.tokens_per_sec,
+        ),
+        trials=len(inputs.measured),
+        forecasts=found,
+        notes=notes,
+    )
 
 
 def best_of(
@@ -227,18 +224,30 @@ def best_of(
     seconds = np.exp(np.median(logs, axis=0))
     verdicts = Fits.of_each(task, fits)
     contenders = [
-        Contender(layouts[order[row]], float(probabilities[row]), float(seconds[row]), verdicts[row])
+        Contender(
+            layout=layouts[order[row]],
+            layout_key=layouts[order[row]].key,
+            probability=float(probabilities[row]),
+            step_time_s=float(seconds[row]),
+            fits=verdicts[row],
+        )
         for row in _most_likely(probabilities)
     ]
     return Forecast(
         scaling=scaling,
-        speed=speed,
+        num_nodes=speed.layout.num_nodes,
+        global_batch_size=speed.layout.global_batch_size,
+        layout=speed.layout,
+        layout_key=speed.layout.key,
+        step_time_s=speed.step_time_s,
+        tokens_per_sec=speed.tokens_per_sec,
+        tokens_per_sec_per_gpu=speed.tokens_per_sec_per_gpu,
         step_time_low_s=low,
         step_time_high_s=high,
         efficiency=speed.tokens_per_sec_per_gpu / base.tokens_per_sec_per_gpu,
         fits=verdicts[0],
-        contenders=tuple(contenders),
-        uncertain_terms=tuple(posterior.unmeasured_terms(compared.take(np.array([0])))),
+        contenders=contenders,
+        uncertain_terms=list(posterior.unmeasured_terms(compared.take(np.array([0])))),
     )
 
 

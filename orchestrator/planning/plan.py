@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from orchestrator.common.answer import AnswerPart
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
 from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
@@ -111,12 +112,50 @@ class Estimates:
 
 @dataclass(frozen=True)
 class ExpectedHours:
-    """Expected node-hours of a search with all repeats of the finalists: guided, with `guided_trials` trials, and over
-    every layout. None if seconds are unknown."""
+    """Expected node-hours of a search, with all rounds of its finals, which is their upper limit. Null where the
+    accelerator's speed is unknown."""
 
     guided_trials: int
+    """Assumed number of trials of the guided sampler."""
     guided: float | None
     every_layout: float | None
+
+
+class VerifiedValues(AnswerPart):
+    """Knowledge of the axis values of a layout with its engine: that of the least verified ones."""
+
+    level: Literal["run", "parsed", "by rule"]
+    """`run`: a test of Parlay trained the value on a CPU. `parsed`: the trainer's own parser takes it in exports.
+    `by rule`: only the engine's rules describe it."""
+    values: list[str]
+    """Those values, as `axis value`; empty where all were run."""
+
+
+class PlannedLayout(AnswerPart):
+    """A layout of a plan with its predictions."""
+
+    layout: Layout
+    layout_key: str
+    verified: VerifiedValues
+    fits: Fits | None
+    """Null where the memory is unknown."""
+    relative_step_time: float
+    """Over that of the first layout."""
+    step_time_s: float | None
+    """Null, like the next four and `time_s`, where the accelerator's speed is unknown."""
+    step_time_low_s: float | None
+    """Lower end of the 95 % interval of the cost model."""
+    step_time_high_s: float | None
+    """Upper end of the 95 % interval of the cost model."""
+    tokens_per_sec: float | None
+    mfu: float | None
+    peak_memory_gib: float
+    time_s: Mapping[str, float] | None
+    """Parts of the step's time."""
+    training_rate: TrainingRate | None
+    """Predicted; null where the accelerator's speed is unknown."""
+    memory_gib: list[float]
+    """Peak of each pipeline stage."""
 
 
 @dataclass(frozen=True)
@@ -246,21 +285,22 @@ class Plan:
         is_usual = self.layouts.column_of(lambda layout: "expandable_segments" not in layout.settings)
         return int(np.sum((fits > UNLIKELY) & (fits < LIKELY) & is_usual.astype(bool)))
 
-    def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
-        """The contract's `layouts`, the first `top` or all."""
-        return self.rows_json(np.arange(len(self.layouts) if top is None else min(top, len(self.layouts))))
+    def first(self, top: int | None = None) -> list[PlannedLayout]:
+        """The first `top` layouts, or all, with their predictions."""
+        rows = np.arange(len(self.layouts) if top is None else min(top, len(self.layouts)))
+        return [PlannedLayout.model_construct(**fields) for fields in self.fields_of(rows)]
 
-    def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """The contract's `layouts` for these rows."""
+    def fields_of(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """Fields of a PlannedLayout for each of these rows."""
         layouts, estimates, known = self.layouts.take(rows), self.estimates.take(rows), self.speed_is_known
         unknown, all_fits = [None] * len(rows), self.all_fits
         verified, verified_of = verifications(layouts)
-        verified_json = [each.to_json() for each in verified]
+        verified_values = [VerifiedValues(**each.to_json()) for each in verified]
         low_s, high_s = self.step_time_interval(rows)
         columns: dict[str, Sequence[Any] | np.ndarray] = {
-            "layout": layouts.rows(),
+            "layout": list(layouts),
             "layout_key": layouts.keys,
-            "verified": [verified_json[index] for index in verified_of.tolist()],
+            "verified": [verified_values[index] for index in verified_of.tolist()],
             "fits": [all_fits[row] for row in rows.tolist()],
             "relative_step_time": self.relative_step_time[rows],
             "step_time_s": estimates.step_time_s if known else unknown,
@@ -270,12 +310,12 @@ class Plan:
             "mfu": [None if math.isnan(share) else share for share in self._mfu[rows].tolist()] if known else unknown,
             "peak_memory_gib": estimates.peak_memory_gib,
             "time_s": _records(estimates.time_s) if known else unknown,
-            "training_rate": self._training_rates_json(rows) if known else unknown,
+            "training_rate": self._training_rates(rows) if known else unknown,
             "memory_gib": stage_memory_gib(self.task, layouts),
         }
         return _records(columns)
 
-    def _training_rates_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
+    def _training_rates(self, rows: np.ndarray) -> list[TrainingRate]:
         """`training_rate` of these rows."""
         model, checkpoints = self.task.model, self.checkpoints
         layouts: Any = self.layouts.take(rows)
@@ -283,7 +323,11 @@ class Plan:
             stalls_s: Any = layouts.column_of(partial(checkpoints.stall_of, model))
             checkpoints = replace(checkpoints, stall_s=stalls_s)
         rates = training_rate(self.tokens_per_sec[rows], model, layouts, checkpoints)
-        return _records({name: [None] * len(rows) if v is None else v for name, v in rates.to_json().items()})
+        columns = {f.name: getattr(rates, f.name) for f in fields(rates)}
+        return [
+            TrainingRate(**rate)
+            for rate in _records({name: [None] * len(rows) if v is None else v for name, v in columns.items()})
+        ]
 
 
 def _records(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.config.spec import SearchSpec
@@ -60,7 +61,7 @@ def job_terms(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = None) 
     )
 
 
-def describe_preemption(preemption: Preemption, partitions: tuple[str, ...]) -> str:
+def describe_preemption(preemption: Preemption, partitions: Sequence[str]) -> str:
     """Sentence on the jobs that may be preempted, by which others, and what follows."""
     by = f"{'partition' if preemption.by is PreemptsBy.PARTITION else 'QOS'} {', '.join(preemption.preemptors)}"
     retries = policy_of(FailureReason.PREEMPTED).retries

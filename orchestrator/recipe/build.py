@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dashboards.terminal.headline import verdict_json
 from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_flag, describe_replayed_table, format_trial_end, memory_growth_lines
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.memory import recipe_memory
 from orchestrator.recipe.recipe import Recipe
+from orchestrator.records.summary import VerdictAnswer
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import leaving_words
@@ -20,9 +20,9 @@ from search_spaces.layouts.settings import PYTHON
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.verification import Verification
-from trials.analysis.best_layout import choice_of, fastest_json, rationale
+from trials.analysis.best_layout import choice_of, fastest_of, rationale
 from trials.analysis.node_sets import runs_on_disjoint_nodes
-from trials.analysis.pareto import pareto_json
+from trials.analysis.pareto import pareto_points
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Ranking, speedup_over
 from trials.analysis.search_cost import SearchCost
@@ -170,12 +170,12 @@ def _selection_fields(source: RecipeSource) -> dict[str, Any]:
     ranking = source.ranking
     return {
         "ties": tuple(tie.trial for tie in ranking.ties),
-        "verdict": _printable(verdict_json(verdict := _verdict(source))),
-        "cost": SearchCost.of(source.search, verdict).to_json(),
+        "verdict": _printable(VerdictAnswer.of(verdict := _verdict(source)).plain()),
+        "cost": SearchCost.of(source.search, verdict),
         "selection_reason": choice_of(ranking),
         "rationale": rationale(ranking),
-        "fastest": fastest_json(ranking),
-        "pareto": tuple(pareto_json(ranking)),
+        "fastest": fastest_of(ranking),
+        "pareto": tuple(pareto_points(ranking)),
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from search_spaces.engines import PARLAY
@@ -64,15 +64,7 @@ class Export:
 
     def to_json(self) -> dict[str, Any]:
         """An entry of recipe.yaml's `exports`."""
-        return {
-            "trainer": self.trainer,
-            "status": self.status.value,
-            "files": list(self.files),
-            "unrun_start": self.unrun_start,
-            "rule": self.rule,
-            "message": self.message,
-            "replayed": self.replayed,
-        }
+        return asdict(self) | {"status": self.status.value, "files": list(self.files)}
 
 
 def exports(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_type_hints
 
 import yaml
@@ -16,6 +16,9 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.presets import accelerator_named
+from trials.analysis.best_layout import Fastest
+from trials.analysis.pareto import ParetoPoint
+from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate
 from trials.ledger.events import replayed_table
 from trials.outcome_types import MeasuredMetrics
@@ -64,11 +67,11 @@ class Recipe:
     caveats: tuple[str, ...]
     exports: tuple[Mapping[str, Any], ...]
     verdict: Mapping[str, Any] | None = None
-    cost: Mapping[str, Any] | None = None
+    cost: SearchCost | None = None
     selection_reason: str | None = None
     rationale: str | None = None
-    fastest: Mapping[str, Any] | None = None
-    pareto: tuple[Mapping[str, Any], ...] = ()
+    fastest: Fastest | None = None
+    pareto: tuple[ParetoPoint, ...] = ()
     routing: str | None = None
     verified: Mapping[str, Any] | None = None
 
@@ -104,18 +107,17 @@ class Recipe:
         return next((other for other in self.compared_with if other.get("baseline")), None)
 
     def to_json(self) -> dict[str, Any]:
-        """recipe.yaml's fields in the contract's order, the checksum last."""
+        """recipe.yaml's fields in their order, the checksum last."""
         data = {f.name: getattr(self, f.name) for f in fields(self)} | {
             "schema": RECIPE_SCHEMA,
             "layout": self.layout.to_json(),
             "measured": self.measured.to_json(),
-            "training_rate": self.training_rate.to_json(),
             "model": self.model.to_json(),
             "cluster": _cluster_json(self.cluster),
             "batch": self.batch,
             "start": self.start,
         }
-        ordered = json.loads(json.dumps({name: data[name] for name in _FIELDS}, allow_nan=False))
+        ordered = json.loads(json.dumps({name: data[name] for name in _FIELDS}, allow_nan=False, default=asdict))
         return ordered | {"checksum": checksum(ordered)}
 
     @classmethod

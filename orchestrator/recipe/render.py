@@ -23,8 +23,6 @@ from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.engines import OWN_ENGINES, PARLAY, is_emulated
-from search_spaces.layouts.layout import Layout
-from trials.analysis.search_cost import SearchCost
 from trials.files.text import plural
 from trials.ranks.engine_packages import PACKAGED_ENGINES, packages_of
 from trials.trial import TrialSpec
@@ -199,7 +197,7 @@ def _facts(recipe: Recipe) -> Iterator[str]:
 
 
 def _cost(recipe: Recipe) -> str | None:
-    return None if recipe.cost is None else describe_search_cost(SearchCost.from_json(recipe.cost))
+    return None if recipe.cost is None else describe_search_cost(recipe.cost)
 
 
 def _memory_lines(recipe: Recipe) -> Iterator[str]:
@@ -269,13 +267,12 @@ def _pareto_front(recipe: Recipe) -> Iterator[str]:
     """Section with the Pareto front, if it has several layouts."""
     if len(recipe.pareto) < 2:
         return
-    names = list(recipe.pareto[0]["values"])
+    names = list(recipe.pareto[0].values)
     rows = [f"| trial | nodes | layout | {' | '.join(names)} |", "|---|---|---|" + "---|" * len(names)]
     for point in recipe.pareto:
-        name = f"{point['trial']} (this one)" if point["trial"] == recipe.trial else point["trial"]
-        key = Layout.from_json(point["layout"]).key
-        values = " | ".join(_rounded(point["values"][objective]) for objective in names)
-        rows.append(f"| {name} | {point['num_nodes']} | `{key}` | {values} |")
+        name = f"{point.trial} (this one)" if point.trial == recipe.trial else point.trial
+        values = " | ".join(_rounded(point.values[objective]) for objective in names)
+        rows.append(f"| {name} | {point.num_nodes} | `{point.layout.key}` | {values} |")
     yield "## Pareto front\n\nNone of these layouts is better than another in all objectives.\n\n" + "\n".join(rows)
 
 
@@ -288,7 +285,7 @@ _LEAST_SHOWN_SHARE = 0.01
 
 
 def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:
-    is_fastest = recipe.fastest is not None and other["trial"] == recipe.fastest["trial"]
+    is_fastest = recipe.fastest is not None and other["trial"] == recipe.fastest.trial
     marks = {"baseline": other["baseline"], "fastest": is_fastest, "tie": other["trial"] in recipe.ties}
     words = ", ".join(word for word, holds in marks.items() if holds)
     return f"{other['trial']} ({words})" if words else other["trial"]

@@ -6,10 +6,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.preflight.integrity import require_owned_folder
 from orchestrator.search.lease import LeaseHeld, LeaseLost, acquire_lease, current_lease, release_lease
 from search_spaces.errors import ExternalError, InputError
@@ -33,23 +34,32 @@ class RebuildResult(LowerStrEnum):
     DAMAGED = "damaged"  # the journal is invalid or unreadable: left as they are
 
 
-@dataclass(frozen=True)
-class SearchRebuild:
-    """Result of the rebuild for one search folder; `message` is the reason why its rows were left as they are."""
+class RebuiltSearch(AnswerPart):
+    """Result of the rebuild for one search folder."""
 
-    folder: SearchFolder
+    search_id: str
+    folder: str
     result: RebuildResult
     num_events: int = 0
     message: str | None = None
+    """Reason why its rows were left as they are."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "search_id": self.folder.search_id,
-            "folder": str(self.folder.path),
-            "result": self.result.value,
-            "num_events": self.num_events,
-            "message": self.message,
-        }
+    @classmethod
+    def of(
+        cls, folder: SearchFolder, result: RebuildResult, num_events: int = 0, message: str | None = None
+    ) -> RebuiltSearch:
+        named = {"search_id": folder.search_id, "folder": str(folder.path)}
+        return cls(**named, result=result, num_events=num_events, message=message)
+
+
+class LedgerAnswer(Answer):
+    """Printed by ledger rebuild. Exit code 6 when a search is damaged, else 5 when one is held."""
+
+    schema_: Literal["parlay.ledger/1"] = "parlay.ledger/1"
+    url: str
+    put_aside: str | None
+    """Path that a damaged ledger was moved to."""
+    searches: list[RebuiltSearch]
 
 
 def find_search_folders(places: Iterable[Path]) -> list[SearchFolder]:
@@ -71,7 +81,7 @@ def find_search_folders(places: Iterable[Path]) -> list[SearchFolder]:
     return [found[path] for path in sorted(found)]
 
 
-def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) -> SearchRebuild:
+def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) -> RebuiltSearch:
     """Rebuild the ledger's rows of one search from its journal. Raises LedgerUnavailable.
 
     A search that has not ended is locked by a lease meanwhile, so that no driver starts. One that has ended does not
@@ -85,9 +95,9 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
             return _rebuild_rows(folder, *_read_search(folder), ledger, reader)
     except LeaseHeld as held:
         restore_rows(folder, events, ledger)
-        return SearchRebuild(folder, RebuildResult.HELD, message=str(held))
+        return RebuiltSearch.of(folder, RebuildResult.HELD, message=str(held))
     except _Unreadable as problem:
-        return SearchRebuild(folder, RebuildResult.DAMAGED, message=str(problem))
+        return RebuiltSearch.of(folder, RebuildResult.DAMAGED, message=str(problem))
 
 
 def restore_rows(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
@@ -141,16 +151,16 @@ def _lease_held(folder: SearchFolder) -> Iterator[None]:
 
 def _rebuild_rows(
     folder: SearchFolder, record: SearchRecord, events: list[Event], ledger: LedgerWriter, reader: LedgerReader
-) -> SearchRebuild:
+) -> RebuiltSearch:
     known = ledger.last_seq(folder.search_id)
     here = str(folder.path)
     if known > len(events):
         message = f"the ledger has {known} events of the search, this folder {len(events)}"
-        return SearchRebuild(folder, RebuildResult.NEWER, len(events), message)
+        return RebuiltSearch.of(folder, RebuildResult.NEWER, len(events), message)
     if known == len(events) and _rows_match(reader, folder.search_id, record, here):
-        return SearchRebuild(folder, RebuildResult.UNCHANGED, known)
+        return RebuiltSearch.of(folder, RebuildResult.UNCHANGED, known)
     ledger.replace(folder.search_id, events, here)
-    return SearchRebuild(folder, RebuildResult.REPLACED if known else RebuildResult.ADDED, len(events))
+    return RebuiltSearch.of(folder, RebuildResult.REPLACED if known else RebuildResult.ADDED, len(events))
 
 
 def _rows_match(reader: LedgerReader, search_id: str, record: SearchRecord, here: str) -> bool:

@@ -26,7 +26,7 @@ _DEVICE = "device"
 def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult) -> None:
     """Record the result of another trainer in the recipe; a failure to write is only logged."""
     try:
-        if write_note(recorded, ran, python, result.to_json(), utc_text()):
+        if write_note(recorded, ran, python, result.answer.plain(), utc_text()):
             _log.info(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
     except OSError as error:
         _log.warning(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")

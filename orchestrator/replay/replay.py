@@ -6,11 +6,19 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.comparison.recorded_runs import _started_s, recorded_runs
 from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_time_of
-from orchestrator.comparison.speed_ratio import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
+from orchestrator.comparison.speed_ratio import (
+    Comparison,
+    Ratios,
+    ReplayVerdict,
+    compare,
+    fingerprint_differences,
+    ratio_fields,
+)
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local.launcher import visible_devices
 from orchestrator.recipe.read import LoadedRecipe
@@ -30,8 +38,6 @@ from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity
 from trials.files.text import plural
 from trials.trial import Flag, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
-
-REPLAY_SCHEMA = "parlay.replay/1"
 
 MIN_SESSIONS = 3
 """Sessions needed for a verdict slower or faster: two may fall into the same slow hour."""
@@ -64,6 +70,42 @@ class ReplayRules:
             )
 
 
+class ReplaySession(AnswerPart):
+    """One measurement session."""
+
+    started_at: str | None
+    runs: int
+    ratio: float
+    fast_ratio: float | None
+
+
+class Difference(AnswerPart):
+    """A field of the fingerprint that differs."""
+
+    field: str
+    recorded: Any
+    here: Any
+
+
+class ReplayAnswer(Ratios, Answer):
+    """Printed by replay, also replay.json in its folder: the throughput of the new runs over the recorded ones."""
+
+    schema_: Literal["parlay.replay/1"] = "parlay.replay/1"
+    verdict: ReplayVerdict
+    trainer: str
+    """Kind of the trainer that ran."""
+    recorded: float | None
+    """Recorded tokens/s, the mean over sessions, as in the ratio; the recipe has the median over the runs."""
+    measured: float | None
+    """Tokens/s of the new runs, likewise."""
+    sessions: list[ReplaySession]
+    differences: list[Difference]
+    flags: list[Flag]
+    """Those of the new runs."""
+    detail: str | None
+    """Reason why it is impossible or ended early."""
+
+
 @dataclass(frozen=True)
 class ReplayResult:
     """Result of a replay with `trainer`.
@@ -83,32 +125,31 @@ class ReplayResult:
     detail: str | None = None
     runs: tuple[Run, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay replay --json`, and `detail`."""
-        return {
-            "schema": REPLAY_SCHEMA,
-            "verdict": self.verdict.value,
-            "trainer": self.trainer,
-            "recorded": self.recorded_tokens_per_sec,
-            "measured": self.measured_tokens_per_sec,
-            **ratios_json(self.comparison),
-            "sessions": list(self._sessions()),
-            "differences": [dict(difference) for difference in self.differences],
-            "flags": list(self.flags),
-            "detail": self.detail,
-        }
+    @property
+    def answer(self) -> ReplayAnswer:
+        return ReplayAnswer(
+            verdict=self.verdict,
+            trainer=self.trainer,
+            recorded=self.recorded_tokens_per_sec,
+            measured=self.measured_tokens_per_sec,
+            **ratio_fields(self.comparison),
+            sessions=list(self._sessions()),
+            differences=[Difference(**row) for row in self.differences],
+            flags=list(self.flags),
+            detail=self.detail,
+        )
 
-    def _sessions(self) -> Iterator[dict[str, Any]]:
+    def _sessions(self) -> Iterator[ReplaySession]:
         if self.comparison is None:
             return
         speed, fast = self.comparison.speed, self.comparison.fast
         for number, session in enumerate(by_session(self.runs)):
-            yield {
-                "started_at": None if session.started_s is None else utc_text(session.started_s),
-                "runs": len(session.runs),
-                "ratio": speed.by_session[number],
-                "fast_ratio": None if fast is None else fast.by_session[number],
-            }
+            yield ReplaySession(
+                started_at=None if session.started_s is None else utc_text(session.started_s),
+                runs=len(session.runs),
+                ratio=speed.by_session[number],
+                fast_ratio=None if fast is None else fast.by_session[number],
+            )
 
 
 class ReplayStopped(KeyboardInterrupt):

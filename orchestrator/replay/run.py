@@ -157,5 +157,5 @@ def _write_interrupted_result(folder: SearchFolder, result: ReplayResult) -> Non
 
 def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
     file = folder.path / "replay.json"
-    write_json(file, result.to_json())
+    write_json(file, result.answer.plain())
     return file

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +88,8 @@ class Lease:
         return start_ticks(self.pid) == self.pid_started
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": LEASE_SCHEMA,
-            "search_id": self.search_id,
-            "fencing": self.fencing,
-            "host": self.host,
-            "pid": self.pid,
-            "pid_started": self.pid_started,
-            "pid_scope": self.pid_scope,
-            "heartbeat_at": utc_text(self.heartbeat_at),
-            "expires": utc_text(self.expires),
-        }
+        times = {name: utc_text(getattr(self, name)) for name in ("heartbeat_at", "expires")}
+        return {"schema": LEASE_SCHEMA} | asdict(self) | times
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:

@@ -1,4 +1,4 @@
-"""REST interface of the service: each path calls a request handler, each error is the contract's error object."""
+"""REST interface of the service: each path calls a request handler, each error is an ErrorAnswer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ from fastapi import FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from dashboards.access.auth import AuthPolicy
+from orchestrator.common.answer import ErrorAnswer
+from orchestrator.lifecycle.create import SubmitAnswer
+from orchestrator.records.summary import BestAnswer, LogsAnswer, SearchesAnswer, StatusAnswer
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
-from orchestrator.service import event_stream, models
-from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers
+from orchestrator.service import event_stream
+from orchestrator.service.handlers import (
+    VERSION,
+    AcceptedAnswer,
+    HealthAnswer,
+    NotReady,
+    RecipeAnswer,
+    RequestHandlers,
+    TrialsAnswer,
+)
 from orchestrator.service.middleware import AuthMiddleware, error_response
 from orchestrator.service.pages import PagesOf, is_page, page_routes, refusal_page, wants_page
 from search_spaces.errors import ExternalError, InputError, Problem
@@ -24,8 +36,13 @@ from trials.ledger.events import EventKind
 
 _log = logging.getLogger(__name__)
 
-_SearchId = Annotated[models.SearchIdText, Path(description="A search's id, or a unique prefix of it.")]
-_Trial = Annotated[models.TrialText, Path(description="t0001 (its last attempt) or t0001.a1.")]
+_SearchId = Annotated[
+    str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$", description="A search's id, or a unique prefix of it.")
+]
+_Trial = Annotated[
+    str, Path(pattern=r"^t[0-9]{4,9}(\.a[0-9]{1,9})?$", description="t0001 (its last attempt) or t0001.a1.")
+]
+_FolderPath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
 _LastEventId = Annotated[
     str | None, Header(pattern="^[0-9]{1,15}$", description="Number of the last event that was read.")
 ]
@@ -45,10 +62,31 @@ _OF_A_SEARCH = (400, 404, 409, 503)
 _OF_A_BODY = (400, 413, 415, 503)
 
 
+class _Body(BaseModel):
+    """Body of a request; unknown keys are rejected."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SubmitRequest(_Body):
+    yaml: str = Field(min_length=1, max_length=1_000_000, description="The text of a search file.")
+    directory: _FolderPath = Field(description="Absolute path; base of relative paths in the file and of its work_dir.")
+    set: list[Annotated[str, Field(max_length=10_000)]] = Field(
+        default=[], max_length=1_000, description="Changes to the file, each key.key=value."
+    )
+
+
+class ResumeRequest(_Body):
+    folder: _FolderPath | None = Field(default=None, description="The search's folder, if it is not in the ledger.")
+    ledger_url: str | None = Field(
+        default=None, max_length=4096, description="The search's ledger, if it is not the service's."
+    )
+
+
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Error responses of one call, with those of every call."""
     own = sorted({*statuses, 401, 403, 500})
-    return {status: {"model": models.ErrorAnswer, "description": _WORDS[status]} for status in own}
+    return {status: {"model": ErrorAnswer, "description": _WORDS[status]} for status in own}
 
 
 _ABOUT = (
@@ -94,66 +132,64 @@ def make_app(
 
 
 def _add_searches(app: FastAPI, handlers: RequestHandlers) -> None:
-    @app.get("/v1/health", response_model=models.HealthAnswer, responses=_errors())
-    def health() -> Any:
+    @app.get("/v1/health", responses=_errors())
+    def health() -> HealthAnswer:
         """Identity of the service, and the number of searches it drives."""
         return handlers.health()
 
-    @app.get("/v1/searches", response_model=models.SearchesAnswer, responses=_errors(503))
-    def searches() -> Any:
+    @app.get("/v1/searches", responses=_errors(503))
+    def searches() -> SearchesAnswer:
         """All searches of the ledger, newest first."""
         return handlers.searches()
 
-    @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201, responses=_errors(*_OF_A_BODY))
-    def submit(request: models.SubmitRequest) -> Any:
+    @app.post("/v1/searches", status_code=201, responses=_errors(*_OF_A_BODY))
+    def submit(request: SubmitRequest) -> SubmitAnswer:
         """Validate a search file, create the search and drive it."""
         return handlers.submit(request.yaml, request.directory, request.set)
 
-    @app.get("/v1/searches/{search}", response_model=models.StatusAnswer, responses=_errors(*_OF_A_SEARCH))
-    def status(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}", responses=_errors(*_OF_A_SEARCH))
+    def status(search: _SearchId) -> StatusAnswer:
         """State of a search."""
         return handlers.status(search)
 
     @app.post(
         "/v1/searches/{search}/cancel",
-        response_model=models.AcceptedAnswer,
         status_code=202,
         responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
     )
-    def cancel(search: _SearchId) -> Any:
+    def cancel(search: _SearchId) -> AcceptedAnswer:
         """End a search and its trials in flight; its events show when that is done."""
         return handlers.cancel(search)
 
     @app.post(
         "/v1/searches/{search}/resume",
-        response_model=models.AcceptedAnswer,
         status_code=202,
         responses=_errors(*_OF_A_SEARCH, *_OF_A_BODY),
     )
-    def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> Any:
+    def resume(search: _SearchId, request: ResumeRequest | None = None) -> AcceptedAnswer:
         """Drive a search whose driver has gone; a search that has ended stays as it is."""
-        asked = request or models.ResumeRequest()
+        asked = request or ResumeRequest()
         return handlers.resume(search, asked.folder, asked.ledger_url)
 
 
 def _add_findings(app: FastAPI, handlers: RequestHandlers) -> None:
-    @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer, responses=_errors(*_OF_A_SEARCH))
-    def trials(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}/trials", responses=_errors(*_OF_A_SEARCH))
+    def trials(search: _SearchId) -> TrialsAnswer:
         """All trials, in the order of their proposal."""
         return handlers.trials(search)
 
-    @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer, responses=_errors(*_OF_A_SEARCH))
-    def best(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}/best", responses=_errors(*_OF_A_SEARCH))
+    def best(search: _SearchId) -> BestAnswer:
         """The best layout so far."""
         return handlers.best(search)
 
-    @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer, responses=_errors(*_OF_A_SEARCH))
-    def recipe(search: _SearchId) -> Any:
+    @app.get("/v1/searches/{search}/recipe", responses=_errors(*_OF_A_SEARCH))
+    def recipe(search: _SearchId) -> RecipeAnswer:
         """recipe.yaml and its folder."""
         return handlers.recipe(search)
 
-    @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer, responses=_errors(*_OF_A_SEARCH))
-    def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> Any:
+    @app.get("/v1/searches/{search}/logs/{trial}", responses=_errors(*_OF_A_SEARCH))
+    def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> LogsAnswer:
         """Output of a trial's ranks: the first real error, or the end of one rank's log."""
         return handlers.logs(search, trial, rank)
 
@@ -212,7 +248,7 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def _problem_of(found: Any) -> Problem:
-    """One of pydantic's errors as the contract's problem; the key is body.yaml, query.rank or path.search."""
+    """One of pydantic's errors as a problem; the key is body.yaml, query.rank or path.search."""
     key = ".".join(str(part) for part in found["loc"])
     given = found.get("input")
     value = given[:_LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode() if isinstance(given, str) else None

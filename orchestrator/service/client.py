@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dashboards.access.browser_sessions import entry_address
@@ -17,11 +17,14 @@ from orchestrator.service.state_dir import ServiceStateDir
 from search_spaces.errors import ExternalError
 from trials.files.folders import read_json
 
+if TYPE_CHECKING:
+    from orchestrator.records.summary import DriverStatus
+
 _TIMEOUT_S = 60.0
 
 
 class ServiceRefused(ExternalError):
-    """The service answered with an error; `problem` is the contract's object."""
+    """The service answered with an error; `problem` is the `error` of its answer."""
 
     def __init__(self, problem: Mapping[str, Any]):
         super().__init__(f"the service: {problem.get('message')}", problem.get("fix"))
@@ -44,12 +47,15 @@ class Client:
         body = {"folder": str(folder), "ledger_url": ledger_url}
         return self._ask("POST", f"/v1/searches/{quote(search_id, safe='')}/resume", body)
 
-    def driver_status(self, search_id: str) -> dict[str, Any] | None:
-        """State of the service's driver for this search, `{state, failures, detail}`; None if it does not drive it."""
+    def driver_status(self, search_id: str) -> DriverStatus | None:
+        """Who drives this search, as the service tells it; None if it does not know the search, or that has ended."""
+        from orchestrator.records.summary import DriverStatus
+
         try:
-            return self._ask("GET", f"/v1/searches/{quote(search_id, safe='')}")["driver"]
+            driver = self._ask("GET", f"/v1/searches/{quote(search_id, safe='')}")["driver"]
         except ServiceRefused:
             return None
+        return None if driver is None else DriverStatus(**driver)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}

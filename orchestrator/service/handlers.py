@@ -1,4 +1,4 @@
-"""Request handlers of the service, over the ledger and the supervised searches. Results are plain JSON."""
+"""Request handlers of the service, over the ledger and the supervised searches, and the answers of its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dashboards.report.log_page import LiveLog
+from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import create_runnable_search, validate_search
+from orchestrator.lifecycle.create import SubmitAnswer, create_runnable_search, validate_search
+from orchestrator.lifecycle.driver_status import driver_status
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import (
     LocatedSearch,
@@ -26,23 +28,121 @@ from orchestrator.records.lookup import (
     own_search,
     recorded_search,
 )
-from orchestrator.records.summary import best_summary, logs_summary, result_line, search_summary, searches_summary
+from orchestrator.records.summary import (
+    BestAnswer,
+    DriverStatus,
+    LogsAnswer,
+    SearchesAnswer,
+    StatusAnswer,
+    best_of,
+    logs_of,
+    result_line,
+    searches_of,
+    status_of,
+)
 from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import ServiceSearch
 from orchestrator.service.supervisor import DriverState, DriverSupervisor
 from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder, links_outside
 from trials.files.text import tail
 from trials.ledger.commands import request_cancel
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.reader import LedgerReader
-from trials.trial import Trial
-from trials.trial_json import attempt_json, trial_json, with_times
+from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
+from trials.trial_json import attempt_json, with_times
 
 VERSION = version("parlay")
 _LOG_LINES = 10_000
 _LIVE_LINES = 1000
 _RANK_LOG = re.compile(r"rank-([0-9]{1,6})\.log$")
+
+
+class HealthAnswer(Answer):
+    """Identity of the service, and the number of searches it drives."""
+
+    schema_: Literal["parlay.health/1"] = "parlay.health/1"
+    version: str
+    pid: int
+    executor: str
+    max_in_flight: int | None
+    slurm: Mapping[str, str]
+    """Environment variables that select the service's Slurm."""
+    drivers: Mapping[DriverState, int]
+
+
+class AcceptedAnswer(Answer):
+    """A request that the search's driver carries out."""
+
+    schema_: Literal["parlay.accepted/1"] = "parlay.accepted/1"
+    search_id: str
+    state: SearchState
+
+
+class AttemptAnswer(AnswerPart):
+    """An attempt of a trial."""
+
+    attempt: str
+    state: TrialState
+    reason: FailureReason | None
+    waits_for: str | None
+    """Slurm's reason, while its job waits in the queue."""
+    job_id: str | None
+    nodes: list[str]
+    submitted_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    node_hours: float | None
+
+
+class TrialAnswer(AnswerPart):
+    """A trial with all its attempts."""
+
+    trial: str
+    kind: TrialKind
+    state: TrialState
+    reason: FailureReason | None
+    layout: Layout
+    layout_key: str
+    prediction: Mapping[str, Any] | None
+    measured: Mapping[str, Any] | None
+    flags: list[Flag]
+    attempts: list[AttemptAnswer]
+
+    @classmethod
+    def of(cls, trial: Trial) -> TrialAnswer:
+        """The trial with known times as UTC text, and the numbers that were measured."""
+        names = AttemptAnswer.model_fields
+        return cls(
+            trial=trial.trial,
+            kind=trial.kind,
+            state=trial.state,
+            reason=trial.reason,
+            layout=trial.layout,
+            layout_key=trial.layout.key,
+            prediction=trial.prediction,
+            measured=None if trial.measured is None else trial.measured.to_json(),
+            flags=list(trial.flags),
+            attempts=[AttemptAnswer(**with_times(attempt_json(attempt, *names))) for attempt in trial.attempts],
+        )
+
+
+class TrialsAnswer(Answer):
+    """Trials of a search, in the order of their proposal."""
+
+    schema_: Literal["parlay.trials/1"] = "parlay.trials/1"
+    search_id: str
+    trials: list[TrialAnswer]
+
+
+class RecipeAnswer(Answer):
+    """recipe.yaml and its folder."""
+
+    schema_: Literal["parlay.recipe_answer/1"] = "parlay.recipe_answer/1"
+    search_id: str
+    folder: str
+    recipe: Mapping[str, Any]
 
 
 class NotReady(Exception):
@@ -61,12 +161,12 @@ class RequestHandlers:
         self.ledger_url = url
         self._about = about
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> HealthAnswer:
         counts = Counter(entry.state for entry in self._supervisor.searches().values())
         drivers = {state: counts[state] for state in DriverState}
-        return {"schema": "parlay.health/1", "version": VERSION, "pid": os.getpid(), **self._about, "drivers": drivers}
+        return HealthAnswer(version=VERSION, pid=os.getpid(), **self._about, drivers=drivers)
 
-    def submit(self, yaml: str, directory: str, changes: list[str]) -> dict[str, Any]:
+    def submit(self, yaml: str, directory: str, changes: list[str]) -> SubmitAnswer:
         """Validate as `parlay submit` does, create the search and drive it."""
         notes = ListSink()
         spec = load_search_text(yaml, Path(directory), changes)
@@ -75,52 +175,62 @@ class RequestHandlers:
             started = create_runnable_search(validate_search(spec, self.ledger_url))
         folder = started.folder
         self._supervisor.supervise(ServiceSearch(folder.search_id, folder.path, started.ledger_url))
-        return _submitted(folder, notes.messages)
+        return SubmitAnswer(search_id=folder.search_id, folder=str(folder.path), notes=tuple(notes.messages))
 
-    def searches(self) -> dict[str, Any]:
+    def searches(self) -> SearchesAnswer:
         with closing(LedgerReader(self.ledger_url)) as reader:
-            return searches_summary(reader.searches())
+            return searches_of(reader.searches())
 
-    def status(self, search: str) -> dict[str, Any]:
+    def status(self, search: str) -> StatusAnswer:
         found = self._locate(search)
-        entry = self._supervisor.searches().get(found.record.search_id)
-        driver = None if entry is None else {"state": entry.state, "failures": entry.failures, "detail": entry.detail}
-        return {**search_summary(found.record, found.spec, found.folder), "driver": driver}
+        driver = None
+        if not found.record.state.is_ended and found.folder.exists:
+            driver = driver_status(found.folder, self._driver_to_come)
+        return status_of(found.record, found.spec, found.folder, driver)
+
+    def _driver_to_come(self, search_id: str) -> DriverStatus | None:
+        """What the service does about a search without a driver; None where it does not drive it."""
+        entry = self._supervisor.searches().get(search_id)
+        if entry is None:
+            return None
+        if entry.state is not DriverState.STOPPED:
+            return DriverStatus("the search is waiting for the service to drive it")
+        words = f"the service has stopped driving it: {entry.detail}; parlay resume {search_id} starts a driver"
+        return DriverStatus(words, is_expected=False)
 
     def record(self, search: str) -> SearchRecord:
         return self._locate(search).record
 
-    def trials(self, search: str) -> dict[str, Any]:
+    def trials(self, search: str) -> TrialsAnswer:
         record = self._locate(search).record
-        rows = [_trial_json(trial) for trial in record.trials]
-        return {"schema": "parlay.trials/1", "search_id": record.search_id, "trials": rows}
+        return TrialsAnswer(search_id=record.search_id, trials=[TrialAnswer.of(trial) for trial in record.trials])
 
-    def best(self, search: str) -> dict[str, Any]:
+    def best(self, search: str) -> BestAnswer:
         found = self._locate(search)
-        best = best_summary(found.record, found.spec, found.folder)
+        best = best_of(found.record, found.spec, found.folder)
         if best is None:
             raise NotReady(f"search {found.record.search_id}: {result_line(found.record, found.spec)}")
         return best
 
-    def recipe(self, search: str) -> dict[str, Any]:
+    def recipe(self, search: str) -> RecipeAnswer:
         found = self._locate(search)
         search_id, folder = found.record.search_id, found.folder.recipe
         if not folder.exists():
             raise NotReady(f"search {search_id} has no recipe: {missing_recipe_reason(found)}")
         recipe = read_recipe(folder).recipe.to_json()
-        return {"schema": "parlay.recipe_answer/1", "search_id": search_id, "folder": str(folder), "recipe": recipe}
+        return RecipeAnswer(search_id=search_id, folder=str(folder), recipe=recipe)
 
-    def logs(self, search: str, name: str, of_rank: int | None) -> dict[str, Any]:
+    def logs(self, search: str, name: str, of_rank: int | None) -> LogsAnswer:
         found = self._locate(search)
         trial, attempt = find_attempt(found.record, name)
         folder = found.folder.attempt(trial.trial, attempt.attempt)
         if of_rank is None:
-            return logs_summary(attempt, folder)
+            return logs_of(attempt, folder)
         log = folder.rank_log(of_rank)
         if log not in folder.rank_logs():
             fix = "leave rank out to list the logs"
             raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank, fix=fix)
-        return logs_summary(attempt, folder, tail(log, _LOG_LINES))
+        return logs_of(attempt, folder, tail(log, _LOG_LINES))
 
     def live_log(self, search: str, name: str, rank: int) -> LiveLog:
         """End of the log of a rank, read now; without one if the rank has not written yet."""
@@ -137,7 +247,7 @@ class RequestHandlers:
         ranks = sorted(int(number[1]) for file in logs if (number := _RANK_LOG.search(file.name)))
         return LiveLog(found.record, trial, attempt, rank, tuple(ranks), text)
 
-    def cancel(self, search: str) -> dict[str, Any]:
+    def cancel(self, search: str) -> AcceptedAnswer:
         """Request the search's end. Its driver reads the request; the service drives it if nobody does."""
         found = self._own(search)
         if not found.record.state.is_ended:
@@ -146,7 +256,7 @@ class RequestHandlers:
                 self._supervise(found)
         return _accepted(found.record)
 
-    def resume(self, search: str, folder: str | None, url: str | None) -> dict[str, Any]:
+    def resume(self, search: str, folder: str | None, url: str | None) -> AcceptedAnswer:
         """Drive a search from now on. Raises LeaseHeld if another driver does."""
         found = self._own(search) if folder is None else _in_folder(search, folder, url)
         _require_no_other_ray(found.spec)
@@ -226,25 +336,5 @@ def _require_no_other_ray(spec: SearchSpec) -> None:
         )
 
 
-def _submitted(folder: SearchFolder, notes: list[str]) -> dict[str, Any]:
-    return {"schema": "parlay.submit/1", "search_id": folder.search_id, "folder": str(folder.path), "notes": notes}
-
-
-def _accepted(record: SearchRecord) -> dict[str, Any]:
-    return {"schema": "parlay.accepted/1", "search_id": record.search_id, "state": record.state}
-
-
-def _trial_json(trial: Trial) -> dict[str, Any]:
-    return {
-        **trial_json(trial, *_TRIAL_FIELDS),
-        "measured": None if trial.measured is None else trial.measured.to_json(),
-        "flags": list(trial.flags),
-        "attempts": [with_times(attempt_json(attempt, *_ATTEMPT_FIELDS)) for attempt in trial.attempts],
-    }
-
-
-_TRIAL_FIELDS = ("trial", "kind", "state", "reason", "layout", "layout_key", "prediction")
-_ATTEMPT_FIELDS = (
-    *("attempt", "state", "reason", "waits_for", "job_id", "nodes", "submitted_at", "started_at", "ended_at"),
-    "node_hours",
-)
+def _accepted(record: SearchRecord) -> AcceptedAnswer:
+    return AcceptedAnswer(search_id=record.search_id, state=record.state)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.text import printable
+from orchestrator.common.answer import ErrorAnswer
 from orchestrator.service.pages import is_action, is_page, page_for_signed_in, refusal_page, wants_page
 from search_spaces.errors import Problem
 
@@ -97,9 +98,8 @@ class _RequestLog:
 
 
 def error_response(status: int, first: Problem, headers: Mapping[str, str] | None, *others: Problem) -> JSONResponse:
-    """The contract's error object."""
-    others_json = {"others": [problem.to_json() for problem in others]} if others else {}
-    return JSONResponse({"error": first.to_json() | others_json}, status, dict(headers or {}))
+    """The problems as an ErrorAnswer."""
+    return JSONResponse(ErrorAnswer.of(first, *others).plain(), status, dict(headers or {}))
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> bytes:

@@ -174,14 +174,14 @@ class _Pages:
         return _html(log_page(self._handlers.live_log(search, request.path_params["trial"], int(rank))))
 
     def act(self, request: Request) -> Response:
-        """Cancel or resume the search; its page shows what follows. Errors are the contract's objects."""
+        """Cancel or resume the search; its page shows what follows. Errors are ErrorAnswers."""
         search = request.path_params["search"]
         if not _SEARCH_ID.fullmatch(search):
             fix = "the first page lists the searches"
             raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
         action = request.url.path.rpartition("/")[2]
         accepted = self._handlers.cancel(search) if action == "cancel" else self._handlers.resume(search, None, None)
-        return JSONResponse(accepted, 202, _HEADERS)
+        return JSONResponse(accepted.plain(), 202, _HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
         """Full id of the requested search, and its report."""

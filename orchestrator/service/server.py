@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.log import ServiceLogSink
 from orchestrator.service.middleware import AuthMiddleware
 from orchestrator.service.stall_watch import StallWatch
-from orchestrator.service.state_dir import ServiceStateDir, loopback_socket, unix_socket
+from orchestrator.service.state_dir import ServiceAnswer, ServiceStateDir, loopback_socket, unix_socket
 from orchestrator.service.supervisor import DriverSupervisor
 from slurm.environment import cluster_variables
 
@@ -46,11 +46,11 @@ def serve(
     state_dir: ServiceStateDir,
     ledger_url: str,
     options: ServiceOptions,
-    on_ready: Callable[[Mapping[str, Any]], None],
+    on_ready: Callable[[ServiceAnswer], None],
 ) -> list[str]:
     """Serve until SIGINT or SIGTERM; return the ids of unfinished searches. For the main thread.
 
-    `on_ready` gets the address (as in service.json) once the service listens. Raises ServiceAlreadyRunning,
+    `on_ready` gets the address once the service listens. Raises ServiceAlreadyRunning,
     ExternalError.
     """
     with (

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from orchestrator.common.answer import Answer
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.common.process_identity import boot_id, start_ticks
 from search_spaces.decoding import decode_value
@@ -22,11 +23,38 @@ from search_spaces.errors import ExternalError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import read_json, write_text
 
-SERVICE_SCHEMA = "parlay.service/1"
 SEARCHES_SCHEMA = "parlay.service_searches/1"
 MAX_SOCKET_PATH_BYTES = 107
 """Maximum length in bytes of a unix socket's path."""
 _KEY_BYTES = 32
+
+
+class ServiceAnswer(Answer):
+    """Printed by serve once it listens; also `service/service.json` in Parlay's home."""
+
+    schema_: Literal["parlay.service/1"] = "parlay.service/1"
+    pid: int
+    pid_started: int | None
+    """Start time of the process in clock ticks since boot."""
+    boot_id: str | None
+    socket: str | None
+    port: int | None
+    executor: str
+    """ray or thread."""
+
+
+class PageAnswer(Answer):
+    """Printed by serve --page and dashboard --page: an address that opens once, within ten minutes."""
+
+    schema_: Literal["parlay.page/1"] = "parlay.page/1"
+    address: str
+
+
+class DashboardAnswer(Answer):
+    """Printed by dashboard, once it has ended."""
+
+    schema_: Literal["parlay.dashboard/1"] = "parlay.dashboard/1"
+    uri: str
 
 
 class ServiceAlreadyRunning(Exception):
@@ -58,7 +86,7 @@ class ServiceStateDir:
 
     @property
     def about(self) -> Path:
-        """Address of a running service: `{schema, pid, pid_started, boot_id, socket, port, executor}`."""
+        """Address of a running service, a ServiceAnswer."""
         return self.folder / "service.json"
 
     @property
@@ -99,18 +127,17 @@ class ServiceStateDir:
                 file.unlink(missing_ok=True)
             lock.release()
 
-    def write_about(self, socket_path: Path | None, port: int | None, executor: str) -> dict[str, Any]:
+    def write_about(self, socket_path: Path | None, port: int | None, executor: str) -> ServiceAnswer:
         """Write the service's address, once it listens."""
-        about = {
-            "schema": SERVICE_SCHEMA,
-            "pid": os.getpid(),
-            "pid_started": start_ticks(os.getpid()),
-            "boot_id": boot_id(),
-            "socket": None if socket_path is None else str(socket_path),
-            "port": port,
-            "executor": executor,
-        }
-        write_text(self.about, json.dumps(about))
+        about = ServiceAnswer(
+            pid=os.getpid(),
+            pid_started=start_ticks(os.getpid()),
+            boot_id=boot_id(),
+            socket=None if socket_path is None else str(socket_path),
+            port=port,
+            executor=executor,
+        )
+        write_text(self.about, json.dumps(about.plain()))
         return about
 
     def new_token(self) -> str:

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from slurm.sandbox.apt_packages import install_command, missing_packages, program_path
 from slurm.sandbox.config_files import (
@@ -103,16 +102,6 @@ class SlurmSandbox:
     def environment(self) -> dict[str, str]:
         """Variables that point Slurm's commands at this sandbox."""
         return {"SLURM_CONF": str(self.paths.slurm_conf)}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the contract's description of a sandbox."""
-        return {
-            "schema": SANDBOX_SCHEMA,
-            "folder": str(self.paths.folder),
-            "slurm_conf": str(self.paths.slurm_conf),
-            **{name: value for name, value in asdict(self.shape).items() if name not in ("extra", "switches")},
-            "running": self.running(),
-        }
 
     def start(self) -> None:
         """Start what is not running and return when every node can take jobs.

@@ -1,1 +1,1 @@
-"""docs/contract.md, generated from the types, and JSON answers checked against them."""
+"""JSON answers checked against their models."""

@@ -12,7 +12,7 @@ from dashboards.mlflow.runs import parent_view
 from dashboards.report.data import report_data
 from dashboards.report.sentences import describe_confidence, describe_cost, describe_spending
 from dashboards.terminal.progress import format_node_hours
-from orchestrator.records.summary import search_summary
+from orchestrator.records.summary import status_of
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.kit import MINIMAL, loaded
@@ -25,8 +25,8 @@ ATTEMPT_H, IDLE_H, DRIVER_H = 0.25, 0.125, 0.5
 ALL_H = ATTEMPT_H + IDLE_H + DRIVER_H
 
 
-def summary_of(record: SearchRecord, folder: Path) -> dict:
-    return search_summary(record, loaded(folder, MINIMAL), SearchFolder(Path("/none")))
+def summary_of(record: SearchRecord, folder: Path) -> dict[str, Any]:
+    return status_of(record, loaded(folder, MINIMAL), SearchFolder(Path("/none"))).plain()
 
 
 def points_of(record: SearchRecord, key: str, **after: int) -> list[tuple[int, float]]:
@@ -62,7 +62,8 @@ def test_the_fabric_check_is_told_by_name_with_its_retry():
         ended: dict[str, Any] = {"node_hours": {"a1": 0.25, "a2": 0.5}[name], "billed_hours": None, "reason": reason}
         search.event(EventKind.FABRIC_CHECK, attempt=name, state="failed" if reason else "measured", **ended)
     found = search_node_time(search.record)
-    assert (found.total, found.fabric_check, found.preempted, found.unmeasured) == (0.5, 0.5, 0.0, 0.0)
+    assert (found.node_hours, found.fabric_check_node_hours) == (0.5, 0.5)
+    assert (found.preempted_node_hours, found.unmeasured_node_hours) == (0.0, 0.0)
     search.end()
     assert points_of(search.record, "node_hours_used")[-1][1] == 0.5
 
@@ -82,7 +83,7 @@ def test_status_report_and_mlflow_say_why_the_finals_ended_where_that_was_decide
     if has_ended:
         search.end()
     record = search.record
-    told = {"ending": "decided", "rounds": 1, "max_rounds": 3, "layouts": 2} if is_told else None
+    told = {"ending": "decided", "rounds": 1, "max_rounds": 3, "layouts": 2, "are_paired": False} if is_told else None
     assert summary_of(record, tmp_path)["finals"] == told
     assert parent_view(record).tags.get("parlay.finals") == ("decided" if is_told else None)
     words = describe_confidence(report_data(record, record.ended_at or record.created_at))

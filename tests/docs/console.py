@@ -51,8 +51,9 @@ class Answered:
 
 
 def pages() -> list[Path]:
-    """Every page that people read: those beside the rooms, and docs/ with what is below it."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    """Every page that people read: those beside the rooms, and docs/ with what is below it, without what is made."""
+    made = ROOT / "docs" / "contract.md"
+    return sorted([*ROOT.glob("*.md"), *(path for path in (ROOT / "docs").rglob("*.md") if path != made)])
 
 
 def commands_of(page: str, *, marked: bool = True) -> list[Command]:

@@ -65,8 +65,8 @@ def told(capsys, *words: str) -> dict:
 class TestRunning:
     def test_a_search_ends_with_the_answer_of_the_command_line(self, ended, capsys):
         assert (ended.state, ended.end_reason) == (SearchState.COMPLETED, EndReason.SPACE_EXHAUSTED)
-        assert ended.best["trial"] == "t0002"
-        assert json.loads(json.dumps(ended.summary)) == told(capsys, "status", ended.search_id)
+        assert ended.best.trial == "t0002"
+        assert ended.summary.plain() == told(capsys, "status", ended.search_id)
 
     def test_text_and_a_mapping_are_as_good_as_a_file(self, question, ended):
         text = api.run(question.read_text(), quiet=True)
@@ -82,7 +82,7 @@ class TestRunning:
         )
         assert search.folder.parent == tmp_path / "elsewhere"
         assert len(search.trials) == 1
-        assert search.best["objective"] == "tokens_per_sec_per_gpu"
+        assert search.best.objective == "tokens_per_sec_per_gpu"
         assert search.spec.search.sampler == "grid"
 
 
@@ -152,7 +152,7 @@ class TestLooking:
         assert events["seq"].tolist() == list(range(1, len(events) + 1))
         assert (events["kind"][0], set(events["trial"].dropna())) == ("search_created", {"t0001", "t0002", "t0003"})
         assert set(ended.figures) >= {"progress", "failures", "memory", "heat"}
-        assert (ended.recipe.trial, ended.recipe.layout.to_json()) == (ended.best["trial"], ended.best["layout"])
+        assert (ended.recipe.trial, ended.recipe.layout.to_json()) == (ended.best.trial, ended.best.plain()["layout"])
         assert ended.report() == ended.folder / "report.html"
         assert f"<code>{ended.search_id}</code>" in ended.report(tmp_path / "mine.html").read_text()
         with pytest.raises(api.InputError, match="use a new file"):
@@ -160,7 +160,7 @@ class TestLooking:
         html = ended._repr_html_()
         assert f"<code>{ended.search_id}</code>" in html
         assert "<script" not in html
-        assert ended.best["trial"] in repr(ended)
+        assert ended.best.trial in repr(ended)
 
     def test_a_search_without_a_trial_has_the_same_columns_and_types(self, question, monkeypatch):
         empty = begun(question, monkeypatch)
@@ -200,9 +200,7 @@ def test_two_searches_side_by_side_as_the_command_line_has_them(ended, question,
     other = api.run(question, search={"max_trials": 1}, quiet=True)
     found = api.compare(ended, other.folder / "recipe")
     assert (found.verdict, found.found.ratio) == ("slower", pytest.approx(3.5 / 4.5))
-    assert json.loads(json.dumps(found.to_json())) == told(
-        capsys, "compare", ended.search_id, str(other.folder / "recipe")
-    )
+    assert found.answer.plain() == told(capsys, "compare", ended.search_id, str(other.folder / "recipe"))
 
 
 class TestReplaying:
@@ -218,7 +216,7 @@ class TestReplaying:
         result = api.replay(recipe, repeats=3, work_dir="replays")
         assert (result.verdict, len(launcher.requests)) == ("reproduced", 3)
         [folder] = Path("replays").iterdir()
-        assert json.loads((folder / "replay.json").read_text()) == result.to_json()
+        assert json.loads((folder / "replay.json").read_text()) == result.answer.plain()
         assert "measuring 3 times in" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -252,7 +250,7 @@ def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monk
 def test_a_search_that_nobody_drives_is_ended_by_a_cancel(question, monkeypatch):
     left = begun(question, monkeypatch)
     done = api.cancel(left, quiet=True)
-    assert (done.is_complete, done.cancelled, done.unreached) == (True, (), ())
+    assert (done.is_complete, done.cancelled, done.unreached) == (True, [], [])
     ended = left.refresh()
     assert (ended.state, ended.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
 

@@ -1,11 +1,10 @@
-"""A search's best layout as the contract's `best` object, and the reason for the choice. Pure, over a ranking."""
+"""Reason for the choice of a search's best layout. Pure, over a ranking."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from trials.analysis.node_sets import runs_on_disjoint_nodes
-from trials.analysis.pareto import pareto_json, trade_offs
+from trials.analysis.pareto import trade_offs
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, in_objective_unit, value_of
 from trials.trial import LowerStrEnum
@@ -24,31 +23,14 @@ class Choice(LowerStrEnum):
     """A faster one leaves too little memory free, is suspect or unproven, or was not measured again."""
 
 
-def best_json(ranking: Ranking) -> dict[str, Any] | None:
-    """The contract's `best` object; None where nothing counts as best. `value` is the objective in its own unit."""
-    best, fastest = ranking.best, ranking.fastest
-    if best is None or fastest is None:
-        return None
-    return {
-        "trial": best.trial,
-        "layout": best.layout.to_json(),
-        "objective": ranking.objective.value,
-        "value": in_objective_unit(value_of(best, ranking.objective), ranking.objective),
-        "tokens_per_sec": best.measured.tokens_per_sec,
-        "tokens_per_sec_low": best.measured.tokens_per_sec_low,
-        "tokens_per_sec_high": best.measured.tokens_per_sec_high,
-        "peak_memory_gib": best.measured.peak_memory_gib,
-        "ties": [tie.trial for tie in ranking.ties],
-        "selection_reason": choice_of(ranking),
-        "fastest": fastest_json(ranking),
-        "rationale": rationale(ranking),
-        "pareto": pareto_json(ranking),
-        "flags": list(best.flags),
-        "time_s": best.measured.time_s,
-        "fullest_rank": None if best.fullest_rank is None else dict(best.fullest_rank),
-        "on_disjoint_nodes": runs_on_disjoint_nodes(best.counted),
-        "slowest_rank": None if best.slowest_rank is None else dict(best.slowest_rank),
-    }
+@dataclass(frozen=True)
+class Fastest:
+    """The faster layout over which the best was chosen; the best itself where none was measured as faster."""
+
+    trial: str
+    value: float
+    """The objective in its own unit."""
+    peak_memory_gib: float | None
 
 
 def choice_of(ranking: Ranking) -> Choice | None:
@@ -74,13 +56,13 @@ def faster_layout(ranking: Ranking) -> RankedLayout | None:
     return max(tied or faster, key=lambda one: value_of(one, objective), default=None)
 
 
-def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
+def fastest_of(ranking: Ranking) -> Fastest | None:
     """The faster layout over which the best was chosen, else the best itself; None without a best."""
     fastest = faster_layout(ranking) or ranking.best
     if fastest is None:
         return None
     value = in_objective_unit(value_of(fastest, ranking.objective), ranking.objective)
-    return {"trial": fastest.trial, "value": value, "peak_memory_gib": fastest.measured.peak_memory_gib}
+    return Fastest(fastest.trial, value, fastest.measured.peak_memory_gib)
 
 
 def rationale(ranking: Ranking) -> str | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any
 
 from trials.measurement.run_variance import (
     RunMeasurement,
@@ -59,18 +58,17 @@ class FinalsEnding(LowerStrEnum):
 
 @dataclass(frozen=True)
 class FinalsEnd:
-    """End of a search's finals: why, in which round of at most `max_rounds`, and how many layouts took part."""
+    """End of the repeats of the finalists, with `search.finals: until_decided`."""
 
     ending: FinalsEnding
     rounds: int
+    """Round in which they ended."""
     max_rounds: int
+    """`search.finalist_repeats`."""
     layouts: int
+    """Number of layouts measured again."""
     are_paired: bool = False
     """True if each layout competed with itself on the other software of an experiment."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `finals` object."""
-        return {name: value for name, value in asdict(self).items() if name != "are_paired"}
 
 
 class _Relation(LowerStrEnum):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum
-from typing import Any
 
 from trials.analysis.verdict import has_stopped_early
 from trials.failure_policy import Ending, policy_of
@@ -19,42 +18,27 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class NodeTime:
-    """Node-hours that ended attempts, the fabric check and pilots were charged, and what they were spent on. What is
-    left of `total` went to what no rank tells: the launch, the pauses between steps, a profile, the end.
+    """Node-hours that ended attempts, the fabric check, idle pilots and drivers were charged, and what they were spent
+    on. The rest of them went to what no rank tells: launches, pauses between steps, profiles, ends."""
 
-    `measured` are those of measured steps, `startup` those before them as far as they are known, both of attempts that
-    measured something. `preempted` are those of attempts that were preempted, and of runs before a requeue, whose work
-    is lost, since a trial has no checkpoint; `unmeasured` are all those of other attempts,
-    `fabric_check` those of the check with its retry, `idle` those of pilots that no attempt paid for, `drivers` those
-    of the Slurm jobs that drivers ran in.
-    """
-
-    total: float
-    measured: float
-    startup: Mapping[StartupPart, float]
-    unmeasured: float
-    idle: float
-    drivers: float = 0.0
-    preempted: float = 0.0
-    fabric_check: float = 0.0
-
-    @property
-    def measured_share(self) -> float | None:
-        """Fraction of the node-hours that measured something; None where none were charged."""
-        return min(1.0, self.measured / self.total) if self.total > 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `node_time` object."""
-        return {
-            "measured_share": self.measured_share,
-            "measured_node_hours": self.measured,
-            "startup_node_hours": {part.value: hours for part, hours in self.startup.items()},
-            "unmeasured_node_hours": self.unmeasured,
-            "preempted_node_hours": self.preempted,
-            "fabric_check_node_hours": self.fabric_check,
-            "idle_node_hours": self.idle,
-            "driver_node_hours": self.drivers,
-        }
+    node_hours: float
+    """All of them."""
+    measured_share: float | None
+    """Fraction of them that measured steps took; null before any were used."""
+    measured_node_hours: float
+    """Measured steps, also of trials that stopped early."""
+    startup_node_hours: Mapping[StartupPart, float]
+    """Starts of the same attempts, as far as they are known."""
+    unmeasured_node_hours: float
+    """Other attempts without a measurement."""
+    preempted_node_hours: float
+    """Attempts that were preempted, and runs before a requeue, whose work is lost: a trial has no checkpoint."""
+    fabric_check_node_hours: float
+    """The fabric check, with its retry."""
+    idle_node_hours: float
+    """Pilots, beyond what attempts paid for."""
+    driver_node_hours: float
+    """Slurm jobs that drivers ran in (--as-job), by their CPUs of those of the node."""
 
 
 def search_node_time(search: SearchRecord) -> NodeTime:
@@ -77,15 +61,18 @@ def node_time(
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
     known = {part for part, _ in startup}
     earlier = fsum(attempt.earlier_node_hours for attempt in ended)
+    total = max(0.0, _charged(ended) + fabric_check_node_hours + idle) + driver_node_hours
+    measured = fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told)
     return NodeTime(
-        total=max(0.0, _charged(ended) + fabric_check_node_hours + idle) + driver_node_hours,
-        measured=fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told),
-        startup={part: fsum(hours for p, hours in startup if p is part) for part in StartupPart if part in known},
-        unmeasured=fsum(_last_run(a) for a in ended if _measurement_of(a) is None and not _was_preempted(a)),
-        preempted=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
-        fabric_check=fabric_check_node_hours,
-        idle=max(0.0, idle),
-        drivers=driver_node_hours,
+        node_hours=total,
+        measured_share=min(1.0, measured / total) if total > 0 else None,
+        measured_node_hours=measured,
+        startup_node_hours={part: fsum(h for p, h in startup if p is part) for part in StartupPart if part in known},
+        unmeasured_node_hours=fsum(_last_run(a) for a in ended if _measurement_of(a) is None and not _was_preempted(a)),
+        preempted_node_hours=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
+        fabric_check_node_hours=fabric_check_node_hours,
+        idle_node_hours=max(0.0, idle),
+        driver_node_hours=driver_node_hours,
     )
 
 

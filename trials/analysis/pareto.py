@@ -7,9 +7,10 @@ among the objectives every layout stands for itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from search_spaces.layouts.layout import Layout
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, in_objective_unit, is_faster, known_value_of, value_of
 from trials.files.text import plural
@@ -32,22 +33,28 @@ def pareto(ranking: Ranking) -> tuple[RankedLayout, ...]:
     return best, *(one for place, one in enumerate(candidates) if place and _is_undominated(place, candidates, goals))
 
 
-def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
-    """The contract's `pareto`; each value is in its objective's own unit."""
+@dataclass(frozen=True)
+class ParetoPoint:
+    """A layout that no other beats in all objectives."""
+
+    trial: str
+    layout: Layout
+    num_nodes: int
+    values: Mapping[Objective, float]
+    """Value of each objective in its own unit."""
+
+
+def pareto_points(ranking: Ranking) -> list[ParetoPoint]:
+    """The layouts of `pareto` with the values that are known of them."""
     objectives = (ranking.objective, *ranking.others)
     return [
-        {
-            "trial": point.trial,
-            "layout": point.layout.to_json(),
-            "num_nodes": point.layout.num_nodes,
-            "values": {
-                o.value: in_objective_unit(value, o)
-                for o in objectives
-                if (value := known_value_of(point, o)) is not None
-            },
-        }
-        for point in pareto(ranking)
+        ParetoPoint(one.trial, one.layout, one.layout.num_nodes, _values(one, objectives)) for one in pareto(ranking)
     ]
+
+
+def _values(layout: RankedLayout, objectives: Iterable[Objective]) -> dict[Objective, float]:
+    known = ((objective, known_value_of(layout, objective)) for objective in objectives)
+    return {objective: in_objective_unit(value, objective) for objective, value in known if value is not None}
 
 
 def trade_offs(ranking: Ranking) -> list[str]:

@@ -8,10 +8,8 @@ with it; on equally many nodes, C / (n (speedup - 1)). Where both are billed ali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
-from typing import Any
 
 from trials.analysis.ranking import Objective, Speedup, speedup_over
 from trials.analysis.verdict import SearchVerdict, VerdictKind
@@ -21,17 +19,22 @@ from trials.trial import Trial
 
 @dataclass(frozen=True)
 class PayBack:
-    """Pay-back of `cost_node_hours` by a training with the best layout, on `num_nodes` nodes.
+    """Training after which a search has paid back, with the best layout instead of the baseline."""
 
-    `saved` are node-hours that it saves in each hour against the baseline, below 0 where it takes more; the other two
-    are the ends of the 95 % interval, None where that is unknown.
-    """
-
-    cost_node_hours: float
     num_nodes: int
-    saved: float
-    saved_low: float | None = None
-    saved_high: float | None = None
+    """Nodes of the best layout."""
+    node_hours_saved_per_hour: float
+    """By each hour of training; below 0 where the best layout takes more node-hours for the same tokens."""
+    node_hours_saved_per_hour_low: float | None
+    """Lower end of the 95 % interval."""
+    node_hours_saved_per_hour_high: float | None
+    """Upper end of the 95 % interval."""
+    hours: float | None
+    """Hours of training; null: never."""
+    hours_low: float | None
+    """By the upper end of the interval; null where that is unknown or no saving."""
+    hours_high: float | None
+    """By the lower end of the interval; null where that is unknown or no saving."""
 
     @classmethod
     def of(cls, cost_node_hours: float, speedup: Speedup, num_nodes: int, baseline_nodes: int) -> PayBack:
@@ -41,68 +44,31 @@ class PayBack:
             for ratio in (speedup.ratio, speedup.low, speedup.high)
         )
         assert saved is not None, "the ratio is known"
-        return cls(cost_node_hours, num_nodes, saved, low, high)
-
-    @property
-    def hours(self) -> float | None:
-        """Hours of training with the best layout until the search has paid back; None: never."""
-        return self._hours(self.saved)
+        hours, most, least = (
+            None if saving is None or saving <= 0 else cost_node_hours / saving for saving in (saved, low, high)
+        )
+        return cls(num_nodes, saved, low, high, hours, least, most)
 
     @property
     def has_interval(self) -> bool:
-        return self.saved_low is not None and self.saved_high is not None
-
-    @property
-    def hours_low(self) -> float | None:
-        """The least hours within the interval; None where that is unknown, or contains no saving."""
-        return None if self.saved_high is None else self._hours(self.saved_high)
-
-    @property
-    def hours_high(self) -> float | None:
-        """The most hours within the interval; None where that is unknown, or contains no saving."""
-        return None if self.saved_low is None else self._hours(self.saved_low)
-
-    def _hours(self, saved: float) -> float | None:
-        return self.cost_node_hours / saved if saved > 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `pay_back` object."""
-        return {
-            "num_nodes": self.num_nodes,
-            "node_hours_saved_per_hour": self.saved,
-            "node_hours_saved_per_hour_low": self.saved_low,
-            "node_hours_saved_per_hour_high": self.saved_high,
-            "hours": self.hours,
-            "hours_low": self.hours_low,
-            "hours_high": self.hours_high,
-        }
+        return self.node_hours_saved_per_hour_low is not None and self.node_hours_saved_per_hour_high is not None
 
 
 @dataclass(frozen=True)
 class SearchCost:
-    """Cost of a search so far. `billed_hours` are Slurm's billing hours of its ended jobs, None where it did not
-    tell them of all; `pay_back` is None where the best layout is not clearly faster or slower than the baseline, where
-    that is unproven, and where a table was replayed."""
+    """Cost of a search so far."""
 
     node_hours: float
     billed_hours: float | None
+    """Slurm's billing hours of its ended jobs and its driver's: billing units times hours, with the usage factor of the
+    QOS. Null where Slurm did not tell those of all."""
     pay_back: PayBack | None
+    """Null where the best layout is not clearly faster or slower than the baseline, where that is unproven, and of a
+    replayed table."""
 
     @classmethod
     def of(cls, search: SearchRecord, verdict: SearchVerdict) -> SearchCost:
         return cls(search.node_hours_used, search.billed_hours, _pay_back(search.node_hours_used, verdict))
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `cost` object."""
-        pay_back = None if self.pay_back is None else self.pay_back.to_json()
-        return {"node_hours": self.node_hours, "billed_hours": self.billed_hours, "pay_back": pay_back}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SearchCost:
-        cost, found = data["node_hours"], data["pay_back"]
-        saved = (f"node_hours_saved_per_hour{end}" for end in ("", "_low", "_high"))
-        pay_back = None if found is None else PayBack(cost, found["num_nodes"], *(found[name] for name in saved))
-        return cls(cost, data["billed_hours"], pay_back)
 
 
 def trial_billed_hours(trial: Trial) -> float | None:

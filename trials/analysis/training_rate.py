@@ -5,11 +5,8 @@ A trial writes no checkpoints. What they cost the training is stated by the user
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from search_spaces.decoding import decode
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -45,25 +42,19 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class TrainingRate:
-    """Rate of a training over days. `stalled_share` is the fraction of its time in which checkpoints stall it, each for
-    `checkpoint_stall_s`; both None where the user stated no checkpoints, which `tokens_per_day` then leaves out."""
+    """Rate of a training over days."""
 
     tokens_per_day: float
+    """Without the time of stalls, where checkpoints are stated (`trainer.checkpoint`)."""
     stalled_share: float | None = None
+    """Fraction of the time in which checkpoints stall the training; null where none are stated."""
     checkpoint_stall_s: float | None = None
+    """Time for which one checkpoint stalls it."""
 
     @property
     def tokens_per_sec(self) -> float:
         """Mean throughput, stalls included."""
         return self.tokens_per_day / _SECONDS_PER_DAY
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's `training_rate` object."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TrainingRate:
-        return decode(cls, data)
 
 
 def training_rate(

@@ -12,7 +12,7 @@ from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of one layout's step by the keys of the contract's `time_s`, and its measured step time. The seconds are
+    """Seconds of one layout's step by the keys of `time_s`, and its measured step time. The seconds are
     measured if `is_profiled`, else by the cost model with its typical constants."""
 
     label: str

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Literal
 
+from orchestrator.common.answer import Answer, AnswerPart
 from search_spaces.errors import Problem
-
-DOCTOR_SCHEMA = "parlay.doctor/1"
 
 
 class Level(str, Enum):
@@ -55,6 +54,28 @@ class Finding:
             raise ValueError(f"{self.name}: every finding but ok says what to do")
 
 
+class FindingAnswer(AnswerPart):
+    """One finding of the doctor."""
+
+    area: Area
+    name: str
+    """Short stable identifier."""
+    level: Level
+    message: str
+    """One sentence with the numbers."""
+    fix: str | None
+    """Null when ok."""
+
+
+class DoctorAnswer(Answer):
+    """Printed by doctor. Exit code 8 where there are errors."""
+
+    schema_: Literal["parlay.doctor/1"] = "parlay.doctor/1"
+    findings: list[FindingAnswer]
+    errors: int
+    warnings: int
+
+
 @dataclass(frozen=True)
 class DoctorReport:
     """All findings, by area."""
@@ -68,18 +89,13 @@ class DoctorReport:
     def count(self, level: Level) -> int:
         return sum(finding.level is level for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's object for `parlay doctor --json`."""
-        return {
-            "schema": DOCTOR_SCHEMA,
-            "findings": [
-                {"area": str(area), "name": f.name, "level": str(f.level), "message": f.message, "fix": f.fix}
-                for area, findings in self.areas
-                for f in findings
-            ],
-            "errors": self.count(Level.ERROR),
-            "warnings": self.count(Level.WARNING),
-        }
+    @property
+    def answer(self) -> DoctorAnswer:
+        return DoctorAnswer(
+            findings=[FindingAnswer(area=area, **asdict(one)) for area, findings in self.areas for one in findings],
+            errors=self.count(Level.ERROR),
+            warnings=self.count(Level.WARNING),
+        )
 
 
 def ok(name: str, message: str) -> Finding:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.common.answer import AnswerPart
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import device_environment, program_environment
+from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.layouts.settings import IMAGE, Settings
 from search_spaces.plain_file import read_named
@@ -15,6 +18,26 @@ from slurm.script import render_script
 from trials.files.folders import write_text
 
 MAX_SETUP_BYTES = 2**20
+
+
+class SetupFile(AnswerPart):
+    """The shell file that sets up each job."""
+
+    path: str
+    text: str
+
+    @classmethod
+    def of(cls, launcher: LauncherSection) -> SetupFile | None:
+        """None if no job sources one. Raises InputError as setup_text does."""
+        path = launcher.slurm.setup_file
+        if path is None or not launcher.uses_slurm:
+            return None
+        return cls(path=path, text=setup_text(path))
+
+    def lines(self) -> Iterator[str]:
+        """The file as lines of text; the caller escapes control characters."""
+        yield f"each job sources a copy of {self.path}:"
+        yield from (f"  {line.expandtabs()}" for line in self.text.splitlines())
 
 
 def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:

@@ -108,7 +108,7 @@ def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp
         sync.sync(search.record, folder)
         for _ in range(2):
             late = resync(folder, MlflowSync(server.address, "killed", home))
-            assert (late.num_sent, late.unsent) == (5, ())
+            assert (late.sent, late.unsent) == (5, [])
         MlflowSync(server.address, "undisturbed", home).sync(search.record, folder)
         client = MlflowClient(server.address)
         assert without_ids(everything(client, "killed")) == without_ids(everything(client, "undisturbed"))

@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The printed object. Raises AssertionError if it does not match docs/contract.md."""
+        """The printed object. Raises if it is not as its model says (`parlay schema`)."""
         answer = json.loads(self.out)
         assert_as_declared(answer)
         return answer

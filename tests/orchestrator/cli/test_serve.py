@@ -25,7 +25,7 @@ def listening(monkeypatch):
     def serve_here(place, url, wanted, on_ready):
         place.folder.mkdir(parents=True, exist_ok=True)
         place.token.write_text("s3cret")
-        on_ready({"pid": 7, "socket": None, "port": wanted.port, "executor": "thread"})
+        on_ready(place.write_about(None, wanted.port, "thread"))
         return []
 
     monkeypatch.setattr("orchestrator.service.server.serve", serve_here)

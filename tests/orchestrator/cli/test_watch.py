@@ -15,12 +15,12 @@ from orchestrator.cli.watch import (
     DRIVER_END_LIMIT_S,
     DRIVER_POLL_S,
     NO_DRIVER_LIMIT_S,
-    DriverStatus,
     SearchFollower,
     driver_status,
 )
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.driver_job import submit_first_link
+from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from slurm.driver_script import DriverJob
 from slurm.fake.client import FakeSlurm
@@ -181,14 +181,20 @@ class TestWhoDrives:
 
     def test_whoever_holds_it_and_nobody_and_one_that_does_not_answer_with_what_frees_the_search(self, folder):
         standing = driver_status(folder)
-        assert (standing.is_expected, f"parlay resume {folder.search_id}" in standing.description) == (False, True)
+        assert (standing.is_expected, f"parlay resume {folder.search_id}" in standing.detail) == (False, True)
         lease = acquire_lease(folder, time.time())
         assert driver_status(folder) == DriverStatus(process=f"process {os.getpid()} on {socket.gethostname()}")
         release_lease(folder, lease, time.time())
         assert not driver_status(folder).is_expected
         acquire_lease(folder, time.time() - 3 * LEASE_DURATION_S)
         standing = driver_status(folder)
-        assert (standing.is_expected, f"kill -CONT {os.getpid()}" in standing.description) == (True, True)
+        assert (standing.is_expected, f"kill -CONT {os.getpid()}" in standing.detail) == (True, True)
+
+    def test_a_lease_that_cannot_be_read_says_nothing_against_a_driver(self, folder):
+        folder.lease.write_text("{")
+        standing = driver_status(folder)
+        assert standing.is_expected
+        assert standing.detail.startswith("the driver's status is unknown: ")
 
     @pytest.mark.parametrize(("script", "word"), [("cron_script", "cron"), ("driver_script", "next job")])
     def test_whoever_is_begun_by_others_is_expected_and_a_job_that_waits_is_named(self, folder, slurm, script, word):
@@ -196,30 +202,32 @@ class TestWhoDrives:
         slurm.cluster.controller_down(for_s=60.0)
         standing = driver_status(folder)
         assert standing.is_expected, "while Slurm does not answer"
-        assert word in standing.description
+        assert word in standing.detail
         slurm.cluster.advance(60.0)
         job_id = submitted(slurm, f"{folder.search_id}.{script.partition('_')[0]}", folder.path)
         standing = driver_status(folder)
         assert standing.is_expected
-        assert standing.description.endswith(f"job {job_id} waits in the queue: Resources")
+        assert standing.detail.endswith(f"job {job_id} waits in the queue: Resources")
 
     def test_without_a_job_in_the_queue_nobody_is_expected_to_drive(self, folder, slurm):
         folder.driver_script.touch()
         submitted(slurm, "another-search.driver", folder.path)
         standing = driver_status(folder)
         assert not standing.is_expected
-        assert standing.description.endswith(f"parlay resume {folder.search_id} --as-job submits one")
+        assert standing.detail.endswith(f"parlay resume {folder.search_id} --as-job submits one")
 
-    @pytest.mark.parametrize(("state", "is_expected"), [("waiting", True), ("stopped", False), (None, False)])
-    def test_the_service_is_asked(self, folder, monkeypatch, state, is_expected):
+    @pytest.mark.parametrize(
+        "answer", [DriverStatus("it waits for the service"), DriverStatus("disk full", False), None]
+    )
+    def test_the_service_is_asked(self, folder, monkeypatch, answer):
         class Service:
             def driver_status(self, search_id):
                 assert search_id == folder.search_id
-                return state and {"state": state, "failures": 1, "detail": "disk full"}
+                return answer
 
         monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (Service(), {}))
-        assert driver_status(folder).is_expected == is_expected
-        assert ("disk full" in driver_status(folder).description) is (state == "stopped")
+        assert driver_status(folder).is_expected == (answer is not None and answer.is_expected)
+        assert answer in (driver_status(folder), None)
 
 
 class TestVerb:

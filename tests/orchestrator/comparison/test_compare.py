@@ -82,7 +82,7 @@ class TestVerdict:
         result = compare_sides(side("a", found(FAST, 1.0)), b, 0.05)
         assert (result.verdict, result.obstacles) == (CompareVerdict.NOT_COMPARABLE, (field,))
         assert result.question == ({"field": field, "a": QUESTION[field], "b": value},)
-        assert (result.to_json()["ratio"], result.pairs) == (None, ())
+        assert (result.answer.ratio, result.pairs) == (None, ())
 
     def test_another_device_is_other_hardware_and_one_that_is_not_known_is_not(self):
         a = side("a", found(FAST, 1.0))
@@ -125,7 +125,7 @@ def test_the_layouts_differ_field_by_field():
 def test_layouts_that_both_tried_are_compared_one_by_one_also_where_one_failed():
     a = side("a", found(FAST, 1.0, 1.0), found(SLOW, 2.0, 2.0))
     b = side("b", found(SLOW, 1.0, 1.0), failed(FAST))
-    fast, slow = compare_sides(a, b, 0.05).to_json()["common"]
+    fast, slow = compare_sides(a, b, 0.05).answer.plain()["common"]
     assert (fast["layout_key"], slow["layout_key"]) == (FAST.key, SLOW.key)
     assert (fast["a"]["state"], fast["b"]["reason"], fast["ratio"]) == ("measured", "gpu_oom", None)
     assert (slow["verdict"], slow["ratio"]) == ("faster", pytest.approx(2.0))

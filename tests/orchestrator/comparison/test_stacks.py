@@ -48,7 +48,7 @@ def test_each_layout_has_a_line_with_its_verdict_and_what_differs_comes_once(tmp
     ]
     assert (found.layouts[0].ratio.value, found.layouts[0].ratio.pairs) == (pytest.approx(1.2), 2)
     assert [row["field"] for row in found.software] == ["torch", "nccl"]
-    answer = {"schema": "parlay.experiment/1", "search_id": "one-aaaaaa"} | found.to_json(spec)
+    answer = found.answer("one-aaaaaa", spec).plain()
     assert_as_declared(answer)
     assert answer["layouts"][2] == {
         "layout_key": LAYOUTS[2].key,

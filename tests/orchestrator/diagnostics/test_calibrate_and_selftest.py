@@ -18,7 +18,7 @@ from orchestrator.diagnostics.cluster_file import (
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.fabric import conclude, fabric_program, findings_of
 from orchestrator.diagnostics.selftest import (
-    SelftestReport,
+    SelftestAnswer,
     cases_for,
     record_result,
     selftest,
@@ -264,7 +264,7 @@ def launcher_of(results: list[CaseResult], status: LaunchStatus) -> ScriptedLaun
     return one_job(status, leave, lasts=len(results))
 
 
-def selftested(tmp_path: Path, launcher: Launcher, on_result=lambda result: None) -> SelftestReport:
+def selftested(tmp_path: Path, launcher: Launcher, on_result=lambda result: None) -> SelftestAnswer:
     folder = SearchFolder(tmp_path / "selftest-abc123")
     return selftest(AttemptRunner(launcher), folder, PAIR, CASES, sys.executable, on_result)
 
@@ -299,7 +299,7 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
     launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
     report = selftested(tmp_path, launcher)
     assert report.passed
-    assert report.found == Results(tuple(GOOD), {"torch": "2.13.0"})
+    assert (report.results, report.fingerprint) == (GOOD, {"torch": "2.13.0"})
     [request] = launcher.requests
     assert request.argv[1:3] == ("-m", "trials.train.selftest")
     assert read_cases(request.folder.path) == CASES
@@ -318,8 +318,8 @@ def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path)
 
 
 def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
-    passed = SelftestReport(tuple(CASES), Results(tuple(GOOD), {"torch": "2.13.0"}))
-    failed = SelftestReport(tuple(CASES), Results((GOOD[0],)), "1 of 2 cases were run: killed")
+    passed = SelftestAnswer.of(CASES, Results(tuple(GOOD), {"torch": "2.13.0"}))
+    failed = SelftestAnswer.of(CASES, Results((GOOD[0],)), "1 of 2 cases were run: killed")
     record_result(failed, "slurm", Cluster(H100, 4, 2), tmp_path)
     record_result(passed, "local", PAIR, tmp_path)
     record_result(passed, "slurm", Cluster(H100, 4, 2), tmp_path)
@@ -338,7 +338,7 @@ def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
 )
 def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_path, text, words, logged):
     (tmp_path / "selftest.json").write_text(text)
-    record_result(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path)
+    record_result(SelftestAnswer.of(CASES, Results(tuple(GOOD), {})), "local", PAIR, tmp_path)
     assert (read_json(tmp_path / "selftest.json") or {})["selftests"]["cpu"]["passed"]
     [note] = logged
     assert words in note

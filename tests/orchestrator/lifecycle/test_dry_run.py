@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli.slurm_sandbox import cloud_like, cloud_of
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.dry_run import DryJob, first_layouts, write_first_jobs
+from orchestrator.lifecycle.dry_run import DryRunScript, first_layouts, write_first_jobs
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import plan_of
 from search_spaces.errors import InputError
@@ -43,17 +43,18 @@ def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_th
     space = candidates_of(spec)
     jobs = write_first_jobs(spec, space, tmp_path / "out")
     assert [job.what for job in jobs] == ["baseline", "first"]
-    assert [job.layout for job in jobs] == [spec.baseline, plan_of(spec, space).layouts[0]]
+    assert [job.layout_key for job in jobs] == [spec.baseline.key, plan_of(spec, space).layouts[0].key]
     for number, job in enumerate(jobs, start=1):
-        assert job.script == tmp_path / f"out/small-dry-run/trials/t{number:04d}/a1/job.sh"
-        assert sorted(path.name for path in job.script.parent.iterdir()) == ["job.sh", "setup.sh", "spec.json"]
-        written = TrialSpec.from_json(json.loads((job.script.parent / "spec.json").read_text()))
-        assert (written.layout, written.num_gpus) == (job.layout, 16)
-        script = job.script.read_text()
-        assert f"#SBATCH --job-name={written.attempt_key}\n" in script
-        assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --time=00:10:00\n" in script
-        assert "#SBATCH --partition=big\n#SBATCH --gpus-per-node=8\n" in script
-        assert script.rstrip().endswith(str(job.script.parent / "spec.json"))
+        script = Path(job.script)
+        assert script == tmp_path / f"out/small-dry-run/trials/t{number:04d}/a1/job.sh"
+        assert sorted(path.name for path in script.parent.iterdir()) == ["job.sh", "setup.sh", "spec.json"]
+        written = TrialSpec.from_json(json.loads((script.parent / "spec.json").read_text()))
+        assert (written.layout.key, written.num_gpus) == (job.layout_key, 16)
+        text = script.read_text()
+        assert f"#SBATCH --job-name={written.attempt_key}\n" in text
+        assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --time=00:10:00\n" in text
+        assert "#SBATCH --partition=big\n#SBATCH --gpus-per-node=8\n" in text
+        assert text.rstrip().endswith(str(script.parent / "spec.json"))
     assert list(first_layouts(spec, replace(space, baseline=None))) == ["first"]
 
 
@@ -84,9 +85,9 @@ def on_its_nodes(name: str) -> SearchSpec:
     return load_search_file(Path(name), settings)
 
 
-def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
+def refusal(slurm: SlurmSandbox, job: DryRunScript, *more: str) -> str | None:
     """Slurm's message against this script with further options; None if it would run it."""
-    asked = slurm.ask("sbatch", "--test-only", *more, str(job.script))
+    asked = slurm.ask("sbatch", "--test-only", *more, job.script)
     return asked.stderr if asked.returncode else None
 
 
@@ -96,7 +97,7 @@ def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
 def test_slurm_would_run_the_published_recipe_and_parlays_own_choice(tmp_path: Path, big_slurm, name: str):
     spec = on_its_nodes(name)
     jobs = write_first_jobs(spec, candidates_of(spec), tmp_path)
-    assert jobs[0].layout == spec.baseline
+    assert jobs[0].layout_key == spec.baseline.key
     nodes, gpus = spec.cluster.num_nodes, spec.cluster.gpus_per_node
     for job in jobs:
         assert refusal(big_slurm, job) is None

@@ -25,7 +25,7 @@ def spec(tmp_path: Path) -> SearchSpec:
 
 def test_the_parts_of_both_layouts_add_up_and_their_difference_is_what_is_saved(spec):
     plan = plan_of(spec, candidates_of(spec))
-    first, baseline = (each.to_json(plan) for each in explain_layouts(plan, spec.baseline))
+    first, baseline = (each.plain() for each in explain_layouts(plan, spec.baseline))
     assert (first["what"], first["place"], first["layout_key"]) == ("first", 1, plan.layouts[0].key)
     assert (baseline["what"], baseline["layout_key"]) == ("baseline", spec.baseline.key)
     assert plan.layouts[baseline["place"] - 1] == spec.baseline
@@ -33,16 +33,16 @@ def test_the_parts_of_both_layouts_add_up_and_their_difference_is_what_is_saved(
     assert sum(saved.values()) == pytest.approx(baseline["step_time_s"] - first["step_time_s"])
     for name, seconds in saved.items():
         assert seconds == pytest.approx(baseline["time_s"][name] - first["time_s"][name])
-    assert baseline == plan.to_json()[baseline["place"] - 1] | {
+    assert baseline == [row.plain() for row in plan.first()][baseline["place"] - 1] | {
         name: baseline[name] for name in ("what", "place", "hfu", "fullest_stage", "parts_gib")
     }
 
 
 def test_memory_by_part_is_that_of_the_fullest_stage(spec):
     plan = plan_of(spec, candidates_of(spec))
-    factor = plan.to_json(1)[0]["peak_memory_gib"]
+    factor = plan.first(1)[0].peak_memory_gib
     for each in explain_layouts(plan, spec.baseline):
-        row, parts = each.to_json(plan), each.parts_gib
+        row, parts = each.plain(), each.parts_gib
         always = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["buffers"]
         fullest = always + max(parts["activations"] + parts["logits"], parts["update"])
         assert each.fullest_stage == row["memory_gib"].index(max(row["memory_gib"]))
@@ -52,7 +52,7 @@ def test_memory_by_part_is_that_of_the_fullest_stage(spec):
 def test_the_share_of_the_peak_with_recomputation_is_larger_only_where_something_is_recomputed(spec):
     plan = plan_of(spec, candidates_of(spec))
     for each in explain_layouts(plan, spec.baseline):
-        row = each.to_json(plan)
+        row = each.plain()
         recomputes = row["layout"]["activation_checkpointing"] == "full"
         assert row["hfu"] / row["mfu"] == pytest.approx(1.32 if recomputes else 1.0, abs=0.02)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orchestrator.planning.forecast import ForecastReport, Scaling, forecast
+from orchestrator.planning.forecast import ForecastAnswer, Scaling, forecast
 from orchestrator.planning.forecast_inputs import input_from_table
 from search_spaces.cost_model.constants import CONSTANTS, typical_constants
 from search_spaces.cost_model.step_time import StepTerms
@@ -66,7 +66,7 @@ def measured(num_nodes: int, constants: np.ndarray) -> list[Observation]:
     return [Observation(*about, layout, "ok", step_time_s=s) for layout, s in zip(layouts, seconds, strict=True)]
 
 
-def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> ForecastReport:
+def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> ForecastAnswer:
     return forecast(input_from_table(rows, [], cluster), [Scaling.WEAK, Scaling.STRONG], None)
 
 
@@ -77,13 +77,13 @@ def forecast_from(rows: Sequence[Observation], cluster: Cluster = CLUSTER) -> Fo
 )
 def test_what_a_step_takes_there_lies_in_the_interval(constants):
     report = forecast_from(measured(1, constants) + measured(2, constants))
-    assert [(f.scaling.value, f.speed.layout.num_nodes) for f in report.forecasts] == [
+    assert [(f.scaling.value, f.num_nodes) for f in report.forecasts] == [
         (scaling, nodes) for scaling in ("weak", "strong") for nodes in (4, 8, 16)
     ]
     for found in report.forecasts:
-        (seconds,) = true_seconds([found.speed.layout], constants)
+        (seconds,) = true_seconds([found.layout], constants)
         assert found.step_time_low_s < seconds < found.step_time_high_s
-        assert found.step_time_low_s < found.speed.step_time_s < found.step_time_high_s
+        assert found.step_time_low_s < found.step_time_s < found.step_time_high_s
 
 
 @pytest.mark.bad_input(53)

@@ -85,7 +85,7 @@ def test_layouts_of_another_batch_do_not_compete_and_come_last(tmp_path):
 
 def test_a_rows_numbers_agree_with_each_other(spec):
     plan = planned(spec)
-    rows = plan.to_json()
+    rows = [row.plain() for row in plan.first()]
     assert [row["layout_key"] for row in rows] == [layout.key for layout in plan.layouts]
     for row, layout in zip(rows, plan.layouts, strict=True):
         assert row["tokens_per_sec"] * row["step_time_s"] == pytest.approx(64 * spec.model.seq_length)
@@ -210,7 +210,7 @@ def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path):
 def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
     spec = on_cpu(tmp_path)
     plan = planned(spec)
-    first, second = plan.to_json(top=2)
+    first, second = (row.plain() for row in plan.first(top=2))
     for name in ("step_time_s", "tokens_per_sec", "mfu", "time_s", "fits"):
         assert first[name] is None
     assert first["relative_step_time"] == 1 <= second["relative_step_time"]
@@ -240,7 +240,7 @@ def test_a_prediction_is_what_the_plan_shows(spec):
     plan = planned(spec)
     found = predictor(task_of(spec))(plan.layouts[7])
     assert found is not None
-    row = plan.to_json(top=8)[7]
+    row = plan.first(top=8)[7].plain()
     assert found["step_time_s"] == pytest.approx(row["step_time_s"])
     assert found["peak_memory_gib"] == pytest.approx(row["peak_memory_gib"])
     assert len(found["model_hash"]) == 64

@@ -70,11 +70,11 @@ def test_other_launchers_have_no_terms_and_a_slurm_that_is_down_none_yet(tmp_pat
 
 def test_the_lines_of_a_plan():
     preemption = Preemption(PreemptsBy.PARTITION, ("high",), "REQUEUE", 5.0)
-    cost = PlannedCost(10.0, 50.0, None, JobTerms(("scav",), 64.0, 2.0, preemption))
-    _, billing, preempted = cost.lines()
+    cost = PlannedCost.by(JobTerms(("scav",), 64.0, 2.0, preemption), 10.0, 50.0)
+    _, billing, preempted = cost.lines(10.0)
     assert billing.endswith("upper limit 3,200 billing hours")
     assert preempted.startswith("jobs in scav may be preempted by those of partition high (PreemptMode REQUEUE, 5 s")
-    assert (cost.to_json()["billed_hours"], cost.to_json()["most_billed_hours"]) == (640.0, 3200.0)
+    assert (cost.billed_hours, cost.most_billed_hours) == (640.0, 3200.0)
 
 
 def test_a_plan_without_slurm_is_in_node_hours(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from search_spaces.hardware.links import Fabric, LinkDomain, Links
 from search_spaces.layouts.layout import Layout
 from tests.kit import FULLEST, with_metrics
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
+from trials.analysis.best_layout import Fastest
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
@@ -66,7 +67,7 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
     today, chosen = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size).ordered
     recipe = built(source_of(*trials, baseline=today))
     assert (recipe.trial, recipe.selection_reason, recipe.ties) == ("t0002", "memory", ("t0001",))
-    assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 63.0}
+    assert recipe.fastest == Fastest("t0001", pytest.approx(2560.0), 63.0)
     assert recipe.baseline["speedup"] == pytest.approx(0.1 / 0.102)
     assert "No clear winner: 0.98x (0.91–1.06)" in readme(recipe).splitlines()[0]
     tied = "No clear winner: the baseline is statistically tied with t0001"
@@ -76,7 +77,7 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
 def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_has_them():
     on_two = replace(LAYOUT, num_nodes=2, data_parallel=2, grad_accum_steps=2)
     recipe = built(source_of(measured_trial("t0001", on_two, 0.06), measured_trial("t0002", LAYOUT, 0.1)))
-    assert [(point["trial"], point["num_nodes"]) for point in recipe.pareto] == [("t0001", 2), ("t0002", 1)]
+    assert [(point.trial, point.num_nodes) for point in recipe.pareto] == [("t0001", 2), ("t0002", 1)]
     assert recipe.rationale.endswith("t0002 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token")
     assert f"| t0002 | 1 | `{LAYOUT.key}` | 2,560 |" in readme(recipe)
     one = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)))

@@ -56,7 +56,7 @@ def test_the_other_trainer_runs_the_layout_as_its_own(tmp_path):
     assert spec.layout == replace(SHARDED, engine="megatron-lm").canonical()
     assert spec.global_batch_size == SHARDED.global_batch_size
     assert (result.verdict, result.trainer) == (ReplayVerdict.REPRODUCED, "megatron-lm")
-    assert result.to_json()["trainer"] == "megatron-lm"
+    assert result.answer.trainer == "megatron-lm"
 
 
 def test_a_layout_that_the_trainer_cannot_run_is_impossible_and_nothing_is_launched(tmp_path):

@@ -60,7 +60,7 @@ def replayed(loaded, launcher, tmp_path, rules=None, here=None, callbacks=None):
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
     launcher = in_turn(*[0.1, 0.101, 0.099] * 3)
-    data = replayed(loaded, launcher, tmp_path).to_json()
+    data = replayed(loaded, launcher, tmp_path).answer.plain()
     assert (data["verdict"], len(launcher.requests)) == ("reproduced", 3), "no other session is asked for"
     assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
     assert data["ratio"] == pytest.approx(1.0, abs=0.01)
@@ -83,7 +83,7 @@ def test_another_speed_is_said_once_every_session_agrees(
 ):
     launcher = in_turn(*step_times_s)
     result = replayed(loaded, launcher, tmp_path, rules, callbacks=ReplayCallbacks())
-    found = result.to_json()["sessions"]
+    found = result.answer.plain()["sessions"]
     assert (result.verdict, [session["runs"] for session in found]) == (verdict, sessions)
     assert len(logged) == len(sessions) - 1, "it may be a temporary effect"
     starts = [utc_seconds(session["started_at"]) for session in found]
@@ -95,7 +95,7 @@ def test_another_script_is_named_after_one_run_and_its_speed_says_nothing_of_the
     was, now = {"scripts": {"/home/a/train.py": "1a2b" * 16}}, {"scripts": {"/home/a/train.py": "9f8e" * 16}}
     recorded = replace(loaded, recipe=replace(loaded.recipe, fingerprint=was))
     launcher = in_turn(0.1, 0.1, 0.1, fingerprint=now)
-    data = replayed(recorded, launcher, tmp_path).to_json()
+    data = replayed(recorded, launcher, tmp_path).answer.plain()
     assert (data["verdict"], data["ratio"], len(launcher.requests)) == ("impossible", None, 1)
     [difference] = data["differences"]
     assert difference == {"field": "scripts./home/a/train.py", "recorded": "1a2b" * 16, "here": "9f8e" * 16}
@@ -114,7 +114,7 @@ def test_a_replay_that_is_stopped_decides_nothing_and_has_what_it_measured(loade
     callbacks = ReplayCallbacks(lambda: len(launcher.requests) == 3)
     with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path, callbacks=callbacks)
-    data = stopped.value.result.to_json()
+    data = stopped.value.result.answer.plain()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
     assert [session["runs"] for session in data["sessions"]] == [runs]
     assert data["ratio"] == pytest.approx(0.1 / endings[0])
@@ -168,7 +168,7 @@ def test_a_run_without_a_measurement_ends_the_replay_with_its_words_and_what_was
 ):
     launcher = in_turn(*endings)
     result = replayed(loaded, launcher, tmp_path)
-    data = result.to_json()
+    data = result.answer.plain()
     assert (result.verdict, result.detail) == (verdict, detail)
     assert [session["runs"] for session in data["sessions"]] == runs
     assert data["ratio"] == (pytest.approx(0.1 / endings[0]) if runs else None)

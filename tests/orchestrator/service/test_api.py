@@ -1,4 +1,4 @@
-"""All requests and errors of the service: the contract's objects as openapi.json has them, without tracebacks."""
+"""All requests and errors of the service: answers as openapi.json has them, without tracebacks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import acquire_lease, release_lease
+from orchestrator.service.client import Client
 from orchestrator.service.middleware import MAX_BODY_BYTES, MAX_LOGGED_REJECTIONS, AuthMiddleware, _RequestLog
 from orchestrator.service.quota_file import QuotaFile
+from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.service.asking import served
 from trials.files.folders import SearchFolder
 from trials.ledger.journal import Journal
@@ -67,6 +69,7 @@ def test_a_search_is_submitted_driven_and_looked_at(service):
     assert recipe["recipe"]["layout"] == best["layout"]
     assert Path(recipe["folder"], "recipe.yaml").exists()
     assert service.client.get(f"{about}/logs/t0002").json()["attempt"] == "a1"
+    assert status == parlay_here("status", search, "--json", cwd=service.folder).json
     (row,) = service.client.get("/v1/searches").json()["searches"]
     assert (row["search_id"], row["num_trials"], row["folder"]) == (search, 3, status["recipe"].rpartition("/")[0])
     assert service.client.get("/v1/health").json()["drivers"] == {"waiting": 0, "driving": 0, "stopped": 0}
@@ -126,7 +129,18 @@ def test_what_a_search_has_not_yet_is_a_conflict(idle):
         answer = idle.client.get(f"/v1/searches/{search}/{what}")
         assert (answer.status_code, error_of(answer)["code"]) == (409, "not_ready")
     assert idle.client.get(f"/v1/searches/{search}/logs/t0001").status_code == 404
-    assert idle.client.get(f"/v1/searches/{search}").json()["driver"]["state"] == "waiting"
+
+
+def test_the_status_of_a_search_that_waits_is_what_the_command_prints(idle, monkeypatch):
+    class Asking(Client):
+        def _ask(self, method, path, body=None):
+            return idle.client.request(method, path).json()
+
+    monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (Asking(None, 1, None), {}))
+    search = idle.submitted()
+    status = idle.client.get(f"/v1/searches/{search}").json()
+    assert status["driver"]["detail"] == "the search is waiting for the service to drive it"
+    assert status == parlay_here("status", search, "--json", cwd=idle.folder).json
 
 
 def test_a_search_that_another_driver_holds_is_not_resumed(idle, monkeypatch):

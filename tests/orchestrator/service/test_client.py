@@ -32,7 +32,7 @@ def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(state_dir, t
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        about = state_dir.write_about(None, stranger.getsockname()[1], "ray")
+        about = state_dir.write_about(None, stranger.getsockname()[1], "ray").plain()
         gone = {"pid_started": about["pid_started"] - 1} if reused else {"pid": killed.pid}
         state_dir.about.write_text(json.dumps(about | gone))
         assert running_service(tmp_path) is None
@@ -69,7 +69,7 @@ def test_what_does_not_say_where_a_service_is_names_none(state_dir, tmp_path, te
 
 @pytest.mark.security("service")
 def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(state_dir, tmp_path):
-    about = state_dir.write_about(None, 7000, "ray")
+    about = state_dir.write_about(None, 7000, "ray").plain()
     way_in, _, key = page_address(tmp_path, 1000.0).partition("?key=")
     assert way_in == "http://127.0.0.1:7000/enter"
     assert Sessions("s3cret", "page key", 7000, lambda: 1000.0).enter(key) is not None

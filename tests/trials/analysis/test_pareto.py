@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.kit import SPEC, with_metrics
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
-from trials.analysis.best_layout import best_json, rationale
+from trials.analysis.best_layout import fastest_of, rationale
 from trials.analysis.early_stopping import best_file, read_incumbent
-from trials.analysis.pareto import pareto, pareto_json, trade_offs
+from trials.analysis.pareto import pareto, pareto_points, trade_offs
 from trials.analysis.ranking import Objective, Ranking, Speedup, rank, speedup_over, upper_bound_of, value_of
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
@@ -98,18 +98,16 @@ class TestObjectives:
 
 def test_a_point_says_what_it_gives_for_what_in_the_unit_of_each_objective():
     ranking = ranked(on(2, 1, 300.0), on(1, 2, 186.0), others=(NODE_HOURS,))
-    first, second = pareto_json(ranking)
-    assert (first["trial"], first["num_nodes"], second["trial"], second["num_nodes"]) == ("t0001", 2, "t0002", 1)
-    assert first["layout"] == ranking.best.layout.to_json()
+    first, second = pareto_points(ranking)
+    assert (first.trial, first.num_nodes, second.trial, second.num_nodes) == ("t0001", 2, "t0002", 1)
+    assert first.layout == ranking.best.layout
     hours = pytest.approx(1e9 / 186.0 / 3600)
-    assert second["values"] == {"tokens_per_sec": 186.0, "node_hours_per_billion_tokens": hours}
+    assert second.values == {"tokens_per_sec": 186.0, "node_hours_per_billion_tokens": hours}
     (trade,) = trade_offs(ranking)
     assert trade == "t0002 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
-    best = best_json(ranking)
-    assert best["rationale"] == rationale(ranking) == f"t0001 is the fastest of the layouts measured; {trade}"
-    assert best["pareto"] == pareto_json(ranking)
+    assert rationale(ranking) == f"t0001 is the fastest of the layouts measured; {trade}"
     lone = ranked(on(2, 1, 300.0))
-    assert (pareto_json(lone), trade_offs(lone), best_json(lone)["pareto"]) == ([], [], [])
+    assert (pareto_points(lone), trade_offs(lone)) == ([], [])
 
 
 ENERGY = Objective.JOULES_PER_TOKEN
@@ -128,7 +126,7 @@ FAST, FRUGAL, NEITHER = drawing(1, 300.0, 0.8), drawing(2, 200.0, 0.5), drawing(
 def test_the_layout_that_needs_the_least_energy_is_the_best_and_one_without_energy_not_ranked():
     ranking = rank([FAST, FRUGAL, NEITHER], ENERGY, 8)
     assert names(ranking.ordered) == ["t0002", "t0001", "t0003"]
-    assert best_json(ranking)["value"] == pytest.approx(0.5)
+    assert fastest_of(ranking).value == pytest.approx(0.5)
     assert value_of(ranking.best, ENERGY) == pytest.approx(2.0), "larger is better"
     ranking = rank([FAST, FRUGAL], ENERGY, 8)
     assert speedup_over(FAST, ranking.best, ENERGY) == Speedup(
@@ -154,7 +152,7 @@ def test_finalists_compete_by_the_spread_of_their_energy_between_runs():
 def test_on_one_number_of_nodes_speed_and_energy_are_traded_off():
     ranking = rank([FAST, FRUGAL, NEITHER], SPEED, 8, others=(ENERGY,))
     assert names(pareto(ranking)) == ["t0001", "t0002"], "the third is beaten by both in both"
-    assert [point["values"] for point in pareto_json(ranking)] == [
+    assert [point.values for point in pareto_points(ranking)] == [
         {"tokens_per_sec": 300.0, "joules_per_token": pytest.approx(0.8)},
         {"tokens_per_sec": 200.0, "joules_per_token": pytest.approx(0.5)},
     ]

@@ -14,10 +14,10 @@ from search_spaces.layouts.layout import Layout
 from tests.kit import OUTCOME, metrics, with_metrics
 from trials.analysis.best_layout import (
     Choice,
-    best_json,
+    Fastest,
     choice_of,
     describe_no_best,
-    fastest_json,
+    fastest_of,
     no_room_detail,
     rationale,
 )
@@ -173,7 +173,7 @@ class TestRepeats:
             (({"compute": 0.0}, {"compute": 1.0}, {"compute": 1.0, "bubble": 1.0}), (1.5, 0.5)),
         ):
             profiled = [with_metrics(r, step_time_s=2.0, time_s=time_s) for r, time_s in zip(runs, parts, strict=True)]
-            found = best_json(rank(profiled, SPEED, 8))["time_s"]
+            found = rank(profiled, SPEED, 8).best.measured.time_s
             assert (found["compute"], found["bubble"]) == pytest.approx(expected)
 
 
@@ -296,7 +296,7 @@ class TestObjectives:
         assert rank([self.FEW, self.MANY], per_gpu, 8).best.first is self.FEW
         ranking = rank([self.FEW, self.MANY], NODE_HOURS, 8)
         assert ranking.best.first is self.FEW
-        assert best_json(ranking)["value"] == pytest.approx(2 * 1e9 / 1000 / 3600)
+        assert fastest_of(ranking).value == pytest.approx(2 * 1e9 / 1000 / 3600)
         with pytest.raises(ValueError, match="t0001 was not measured"):
             value_of(Trial("t0001", Layout()), SPEED)
 
@@ -362,34 +362,28 @@ def with_peak(run: Trial, peak_gib: float) -> Trial:
     return with_metrics(run, peak_memory_gib=peak_gib)
 
 
-def test_it_has_the_contracts_names_and_null_for_what_is_unknown():
-    best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
-    expected = {"trial": "t0001", "layout": Layout(data_parallel=8).to_json(), "objective": "tokens_per_sec"}
-    expected |= {"value": 300.0, "tokens_per_sec": 300.0, "tokens_per_sec_low": 285.0, "tokens_per_sec_high": 315.0}
-    expected |= {"ties": ["t0002"], "selection_reason": "fastest", "pareto": [], "flags": []}
-    expected |= {"fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None}}
-    expected |= {"rationale": "t0001 is the fastest of the layouts measured", "on_disjoint_nodes": None}
-    assert best == expected | dict.fromkeys(("peak_memory_gib", "time_s", "slowest_rank", "fullest_rank"))
-    best = best_json(rank([trial(1, 300.0, None)], SPEED, 8))
-    assert (best["tokens_per_sec_low"], best["tokens_per_sec_high"]) == (None, None)
+def test_the_best_says_why_it_was_chosen_and_nothing_without_one():
+    ranking = rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8)
+    assert fastest_of(ranking) == Fastest("t0001", 300.0, None)
+    assert rationale(ranking) == "t0001 is the fastest of the layouts measured"
     ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
     assert rationale(ranking) == "t0001 is the best in node_hours_per_billion_tokens of the layouts measured"
     nothing = Ranking(SPEED)
-    assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, rationale)] == [None] * 4
+    assert [tell(nothing) for tell in (choice_of, fastest_of, rationale)] == [None] * 3
 
 
 def test_what_was_chosen_for_its_memory_or_interval_says_over_which():
     first = [with_peak(run, 63.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
     second = [with_peak(run, 55.5) for run in (trial(2, 291.0), again(4, 2, 291.0), again(6, 2, 291.0))]
-    best = best_json(rank([*first, *second], SPEED, 8))
-    assert (best["trial"], best["selection_reason"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
-    assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 63.0}
-    assert best["tokens_per_sec"] == pytest.approx(291.0), "the numbers are those of the chosen layout"
+    ranking = rank([*first, *second], SPEED, 8)
+    assert (ranking.best.trial, choice_of(ranking), names(ranking.ties)) == ("t0002", Choice.MEMORY, ["t0001"])
+    assert fastest_of(ranking) == Fastest("t0001", pytest.approx(300.0), 63.0)
+    assert ranking.best.measured.tokens_per_sec == pytest.approx(291.0), "the numbers are those of the chosen layout"
     words = "Recommended: t0002. t0001 is 3 % faster, within noise, but needs 63 GiB instead of 55.5"
-    assert best["rationale"] == words
+    assert rationale(ranking) == words
     steady, varying = [trial(1, 300.0), again(3, 1, 300.0)], [trial(2, 250.0), again(4, 2, 380.0)]
     ranking = rank([*steady, *varying], SPEED, 8)
-    assert (ranking.best.trial, choice_of(ranking), fastest_json(ranking)["trial"]) == ("t0001", "interval", "t0002")
+    assert (ranking.best.trial, choice_of(ranking), fastest_of(ranking).trial) == ("t0001", "interval", "t0002")
     words = "Recommended: t0001. t0002 is 3 % faster, within noise, but its 95 % interval reaches lower"
     assert rationale(ranking) == words
 
@@ -397,7 +391,7 @@ def test_what_was_chosen_for_its_memory_or_interval_says_over_which():
 def test_a_faster_one_that_did_not_compete_is_named_with_its_obstacle():
     headroom, full, fits = MemoryHeadroom(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
     ranking = rank([full, fits], SPEED, 8, headroom)
-    assert (choice_of(ranking), fastest_json(ranking)["trial"]) == (Choice.EXCLUDED, "t0001")
+    assert (choice_of(ranking), fastest_of(ranking).trial) == (Choice.EXCLUDED, "t0001")
     assert rationale(ranking) == "Recommended: t0002. t0001 is 50 % faster, but leaves too little memory free"
     once = rank([trial(1, 303.0), trial(2, 300.0), again(3, 2, 300.0)], SPEED, 8)
     assert rationale(once) == "Recommended: t0002. t0001 is 1 % faster, but was not measured again"
