@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.comparison.recorded_runs import _recorded_outcomes
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.launchers.local.processes import RankProcess

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
 from orchestrator.cli.output import exit_with_error, log, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
 from trials.files.folders import SearchFolder, write_text

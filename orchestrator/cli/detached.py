@@ -16,9 +16,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.guard import run_guarded
 from orchestrator.cli.output import Exit
+from orchestrator.common.exit_codes import ExitCode
 
 is_whole_process: ContextVar[bool] = ContextVar("is_whole_process", default=False)
 """True in the process of a command; false where a program calls a verb, whose copy would go on with that program."""

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, print_error, print_input_error
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import TerminalSink, sending_to
 from search_spaces.errors import ExternalError, InputError, Problem
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.cli.verbosity import with_verbosity
+from orchestrator.common.exit_codes import ExitCode
 
 LEDGER_SCHEMA = "parlay.ledger/1"
 

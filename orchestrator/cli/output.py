@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dashboards.text import lines_for, printable_lines
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.common.exit_codes import ExitCode
+from orchestrator.common.logs import logs_to_driver_log
 from search_spaces.errors import InputError, Problem
 
 _log = logging.getLogger(__name__)
@@ -83,10 +84,10 @@ def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn
 
 
 def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
-    """Print the problem, with --json as an object on stdout; return the exit code."""
+    """Print the problem, with --json as an object on stdout; return the exit code. A driver's log has it, too."""
     if as_json:
         print_result({"error": problem.to_json()}, True)
-    else:
+    if not as_json or logs_to_driver_log():
         _log.error("parlay: %s", problem)
     return code
 
@@ -97,7 +98,7 @@ def print_input_error(error: InputError, as_json: bool) -> ExitCode:
     if as_json:
         others = {"others": [p.to_json() for p in problems[1:]]} if len(problems) > 1 else {}
         print_result({"error": problems[0].to_json() | others}, True)
-    else:
+    if not as_json or logs_to_driver_log():
         for problem in problems:
             _log.error("parlay: %s", problem)
     unknown = problems[0].code in ("unknown_id", "ambiguous_id")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, exit_with_error, log, print_result, warn
-from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.signals import CancelOnSignal, code_after
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema.durations import parse_duration_s
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.drive import DriverKind, create_search, drive_here, validate_file
+from contextlib import ExitStack
+
+from orchestrator.cli.drive import drive_here
 from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
 from orchestrator.cli.options import (
     Against,
@@ -18,6 +20,7 @@ from orchestrator.cli.options import (
     SearchFilePath,
     WorkDir,
     against_overrides,
+    naming_options,
     to_overrides,
 )
 from orchestrator.cli.output import log
@@ -33,19 +36,29 @@ def run(
     ledger: LedgerUrl = None,
     against: Against = None,
     layouts: AgainstLayouts = None,
-    executor: ExecutorName = "thread",
+    executor: ExecutorName = "process",
     dry_run: DryRun = False,
     scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Search in the foreground: trials run until the best layout is known or a limit is reached."""
+    from orchestrator.cli.search_summary import describe_upper_limit
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.lifecycle.create import create_search, validate_search
+
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger) + against_overrides(against, layouts)
-    drive = drive_in_ray if wants_ray(executor) else drive_here
-    wanted = DryRunOptions(dry_run, scripts)
-    search = validate_file(search_file, changes, DriverKind.PROCESS)
-    if wanted.enabled:
-        print_dry_run(search.spec, search.space, wanted.scripts, as_json)
-        return
-    started = create_search(search, changes)
-    log(f"search {started.folder.search_id} in {started.folder.path}")
-    drive(started, as_json)
+    in_ray, wanted = wants_ray(executor), DryRunOptions(dry_run, scripts)
+    with ExitStack() as held:
+        with naming_options(changes):
+            search = validate_search(load_search_file(search_file, [change.text for change in changes]))
+            if wanted.enabled:
+                print_dry_run(search.spec, search.space, wanted.scripts, as_json)
+                return
+            log(describe_upper_limit(search.spec, search.space))
+            started = held.enter_context(create_search(search))
+        log(f"search {started.folder.search_id} in {started.folder.path}")
+        if in_ray:
+            held.close()  # for the driver in Ray
+            drive_in_ray(started, as_json)
+        else:
+            drive_here(started, as_json)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result
 from orchestrator.cli.verbosity import with_verbosity
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 

@@ -99,6 +99,11 @@ def use_times_in(log: Path) -> None:
             sink.has_times = True
 
 
+def logs_to_driver_log() -> bool:
+    """True if messages of this context go to the log of a driver in the background."""
+    return isinstance(sink := _sink.get(), TerminalSink) and sink.has_times
+
+
 def is_quiet() -> bool:
     """True if informational messages are not shown in this context."""
     sink = _sink.get()

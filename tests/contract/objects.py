@@ -13,7 +13,7 @@ from typing import Any
 from dashboards.mlflow.runs import RunStatus
 from dashboards.trial_text import FLAG_DESCRIPTIONS
 from orchestrator.answers import cluster, comparison, planning, searches
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.comparison.compare import CompareVerdict
 from orchestrator.comparison.speed_ratio import ReplayVerdict
 from orchestrator.comparison.stacks import StackVerdict

@@ -7,11 +7,11 @@ import time
 from contextlib import closing
 
 import pytest
+from orchestrator.service.driver_session import DriverSession
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
-from orchestrator.service.driver_session import DriverSession
 from orchestrator.service.state_dir import ServiceStateDir
 from tests.orchestrator.service.asking import served
 from trials.files.folders import AttemptFolder, SearchFolder

@@ -88,7 +88,7 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
 @pytest.mark.walks
 @pytest.mark.security("service")
 def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing(home, tmp_path):
-    with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about), ExitStack() as stack:
+    with serving(tmp_path, "--port", "0", "--executor", "process") as (service, about), ExitStack() as stack:
         resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (1024, 1024))
         own, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -104,7 +104,7 @@ def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing
 @pytest.mark.walks
 @pytest.mark.security("service")
 def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_searches_to_go_on_with(home, tmp_path):
-    with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about):
+    with serving(tmp_path, "--port", "0", "--executor", "process") as (service, about):
         token = (home / "service" / "token").read_text()
         assert (home / "service" / "token").stat().st_mode & 0o777 == 0o600
         assert token not in Path(f"/proc/{service.pid}/cmdline").read_text()
