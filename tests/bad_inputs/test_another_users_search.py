@@ -139,12 +139,12 @@ def test_a_row_of_a_shared_ledger_says_nothing_that_the_journal_of_our_folder_do
     cli: Cli, trap: Path, listener: socket.socket
 ):
     folder = created(load_search_text(SEARCH, cli.folder, ()), ledger_url())
-    created, *others = Journal(folder.journal).read()
-    assert created.kind is EventKind.SEARCH_CREATED
-    created.data["spec"]["notify"] |= {"command": [str(trap)], "events": ["stall"]}
-    created.data["spec"]["trainer"]["python"] = str(trap)
+    first, *others = Journal(folder.journal).read()
+    assert first.kind is EventKind.SEARCH_CREATED
+    first.data["spec"]["notify"] |= {"command": [str(trap)], "events": ["stall"]}
+    first.data["spec"]["trainer"]["python"] = str(trap)
     with closing(LedgerWriter(ledger_url())) as ledger:
-        ledger.replace(folder.search_id, [created, *others], str(folder.path))
+        ledger.replace(folder.search_id, [first, *others], str(folder.path))
     StallWatch(ledger_url()).check(time.time() + A_DAY_S)
     assert run(["cancel", folder.search_id, "--json"]) == 0
     assert json.loads(cli.capsys.readouterr().out)["search_id"] == folder.search_id

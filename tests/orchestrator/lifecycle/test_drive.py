@@ -37,7 +37,7 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
     folder = created(spec, ledger_url())
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
-        killed.setattr("orchestrator.lifecycle.observers.settle_commands", lambda lock, search: None)
+        killed.setattr("trials.ledger.writer.LedgerWriter.settle_commands", lambda *_: None)
         assert drive(runnable(folder, spec)).state.is_ended
     with closing(LedgerReader(ledger_url())) as reader:
         assert len(reader.pending_commands(folder.search_id)) == 1

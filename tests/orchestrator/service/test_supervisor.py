@@ -301,10 +301,10 @@ class TestDriverProcess:
         (own_home / "ledger.db").unlink()
         (own_home / "ledger.db").mkdir()
         ended = driver_exit(to_drive)
-        assert not (ended.has_finished or ended.was_held or ended.is_refused)
+        assert (ended.has_finished, ended.was_held, ended.is_refused) == (False, False, False)
         assert ended.detail.splitlines()[0] in to_drive.driver_log.read_text()
 
-    def test_one_that_is_killed_or_whose_starter_ends_leaves_no_process(self, to_drive):
+    def test_one_that_is_killed_names_its_signal(self):
         driver = DriverProcess([sys.executable, "-c", "import time; time.sleep(60)"])
         driver.start()
         driver.kill()
