@@ -37,7 +37,7 @@ from orchestrator.cli import (
     watch,
 )
 from orchestrator.cli.output import print_result
-from orchestrator.cli.verbosity import with_verbosity
+from orchestrator.cli.verbosity import Verb
 
 app = typer.Typer(
     name="parlay",
@@ -74,7 +74,7 @@ for verb in (
     doctor.doctor,
     serve.serve,
 ):
-    app.command(verb.__name__.removesuffix("_results"))(with_verbosity(verb))
+    app.command(verb.__name__.removesuffix("_results"), cls=Verb)(verb)
 app.add_typer(ledger.commands)
 app.add_typer(slurm_sandbox.commands)
 

@@ -7,7 +7,6 @@ import time
 from contextlib import closing
 
 import pytest
-from orchestrator.service.driver_session import DriverSession
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
@@ -219,9 +218,9 @@ class TestLogs:
         return SearchFolder(service.folder / "runs" / search)
 
     @pytest.fixture
-    def attempt(self, folder) -> AttemptFolder:
-        """The first attempt of the search, whose driver has begun it."""
-        DriverSession(folder.path, ledger_url()).run()
+    def attempt(self, service, search, folder) -> AttemptFolder:
+        """The first attempt of the search, which has ended."""
+        service.ended(search)
         found = folder.attempt("t0001", "a1")
         found.path.mkdir(parents=True, exist_ok=True)
         return found
