@@ -13,6 +13,7 @@ from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
 from orchestrator.service.state_dir import ServiceStateDir
 from tests.orchestrator.service.asking import served
+from tests.orchestrator.service.services import driver_exit
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
@@ -218,9 +219,9 @@ class TestLogs:
         return SearchFolder(service.folder / "runs" / search)
 
     @pytest.fixture
-    def attempt(self, service, search, folder) -> AttemptFolder:
+    def attempt(self, folder) -> AttemptFolder:
         """The first attempt of the search, which has ended."""
-        service.ended(search)
+        assert (ended := driver_exit(folder)).has_finished, ended
         found = folder.attempt("t0001", "a1")
         found.path.mkdir(parents=True, exist_ok=True)
         return found
