@@ -73,7 +73,7 @@ def _plan_json(
     plan: Plan, spec: SearchSpec, space: SearchSpace, cost: PlannedCost, top: int | None, list_rejected: bool
 ) -> dict[str, Any]:
     from orchestrator.cli.plan_table import MAX_REJECTED_LISTED
-    from orchestrator.cli.search_summary import most_node_hours
+    from orchestrator.cli.upper_limit import most_node_hours
     from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 
     data: dict[str, Any] = {

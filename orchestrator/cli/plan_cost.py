@@ -36,7 +36,7 @@ class PlannedCost:
     @classmethod
     def of(cls, plan: Plan, spec: SearchSpec, space: SearchSpace) -> PlannedCost:
         """The cost; queries Slurm where the search's jobs would run under it."""
-        from orchestrator.cli.search_summary import most_node_hours
+        from orchestrator.cli.upper_limit import most_node_hours
 
         terms, unknown_because = None, None
         if spec.launcher.uses_slurm:

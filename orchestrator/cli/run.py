@@ -42,7 +42,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Search in the foreground: trials run until the best layout is known or a limit is reached."""
-    from orchestrator.cli.search_summary import describe_upper_limit
+    from orchestrator.cli.upper_limit import describe_upper_limit
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import create_search, validate_search
 

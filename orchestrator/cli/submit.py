@@ -162,7 +162,7 @@ def _load(file: Path, changes: Sequence[Change], as_job: bool, by_cron: bool) ->
 
 def _created(search: ValidatedSearch, changes: Sequence[Change]) -> RunnableSearch:
     """Log the upper limit of the search's cost, and create it for a driver that takes it. Raises InputError."""
-    from orchestrator.cli.search_summary import describe_upper_limit
+    from orchestrator.cli.upper_limit import describe_upper_limit
     from orchestrator.lifecycle.create import create_search
 
     with naming_options(changes):
