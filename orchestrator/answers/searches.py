@@ -401,7 +401,7 @@ class ServiceAnswer(TypedDict):
     socket: str | None
     port: int | None
     executor: str
-    """`ray` or `thread`."""
+    """`process` or `ray`."""
 
 
 class ProblemAnswer(TypedDict):

@@ -218,7 +218,7 @@ def _commands() -> Iterator[str]:
 
 def _options(parameters: Sequence[Any]) -> str:
     rows = []
-    for parameter in (p for p in parameters if p.name not in VERBOSITY):
+    for parameter in (p for p in parameters if p.name not in VERBOSITY and not getattr(p, "hidden", False)):
         names = [*parameter.opts, *parameter.secondary_opts]
         shown = ", ".join(names) if names[0].startswith("-") else (parameter.metavar or names[0].upper())
         rows.append((f"`{shown}`", _one_line(getattr(parameter, "help", ""))))

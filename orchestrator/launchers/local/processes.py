@@ -175,8 +175,9 @@ class RankGroup:
         error = None
         try:
             environment = self._environment_of_ranks()
-            started = [self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs))]
-            self._started, self.started_at = tuple(started), started[0].started_at
+            for local_rank in range(len(self._plan.logs)):
+                self._started = (*self._started, self._start_rank(local_rank, environment))
+            self.started_at = self._started[0].started_at
             self._on_start(self._started)
             self._watch()
         except Exception as problem:  # a missing program, a full disk, no more threads: no rank stays unsupervised

@@ -252,6 +252,7 @@ def test_a_search_that_is_held_is_waited_for_without_a_process(rig, to_drive):
     assert "driven by process" in rig.entry(to_drive.search_id).detail
 
 
+@pytest.mark.fault(57)
 def test_a_driver_that_does_not_renew_its_lease_is_ended_and_replaced(rig, to_drive):
     rig.supervisor.supervise(ServiceSearch(to_drive.search_id, to_drive.path, ledger_url()))
     rig.supervisor.iterate()
