@@ -129,20 +129,14 @@ class Launcher(ABC):
     iteration_interval_s: float = 0.5
     """Longest wait of the driver between two iterations, so that it sees changes in time."""
 
+    @abstractmethod
     def launch(self, request: LaunchRequest) -> str | None:
         """Start the attempt and return the launcher's id for it, or None where there is none (no free slot).
 
         Never waits for the attempt to start running. Raises LaunchPostponed where it has to be tried again, with a
         message to show; LaunchRefused when no attempt can be launched at all, another ExternalError when none can be at
-        present; ValueError for an attempt that was launched before; InputError if the search's folder was replaced,
-        OSError where that cannot be checked.
+        present; ValueError for an attempt that was launched before.
         """
-        request.require_taken()
-        return self._launch(request)
-
-    @abstractmethod
-    def _launch(self, request: LaunchRequest) -> str | None:
-        """Implement `launch`; the search's folder has been checked."""
 
     @abstractmethod
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
