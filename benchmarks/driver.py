@@ -35,7 +35,7 @@ from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
-from orchestrator.service.quota import Quota
+from orchestrator.service.quota import QuotaRequest, grant
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
@@ -193,7 +193,8 @@ class Service:
         self.cpu_s = 0.0
         self.ended = 0
         self._random = random.Random(1)
-        self._quota = Quota(in_flight)
+        self._in_flight = in_flight
+        self._requests: dict[str, QuotaRequest] = {}
         self._url = f"sqlite:///{folder / 'ledger.db'}"
         (folder / "slurm").mkdir(mode=0o700)
         self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
@@ -249,7 +250,7 @@ class Service:
         callbacks = DriverCallbacks(
             cancel_requested=lambda: bool(reader.pending_commands(folder.search_id)),
             predict=predictor(task),
-            grant_slots=partial(self._quota.grant, folder.search_id),
+            grant_slots=partial(grant, self._in_flight, self._requests, folder.search_id),
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)

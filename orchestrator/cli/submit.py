@@ -15,7 +15,6 @@ from orchestrator.cli.advance import cron_lines, require_detached_jobs, write_cr
 from orchestrator.cli.detached import can_fork, fork_detached, start_detached
 from orchestrator.cli.drive import drive_here
 from orchestrator.cli.driver_errors import exit_on_driver_errors, resume_fix
-from orchestrator.cli.driver_job import driver_job_time_s, submit_driver
 from orchestrator.cli.dry_run import DryRunOptions, describe_dry_run
 from orchestrator.cli.options import (
     SEARCH_FILE_HELP,
@@ -122,6 +121,18 @@ class Submission:
         return {"schema": SUBMIT_SCHEMA, **names, **self.driven_by}
 
 
+def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
+    """Return the time limit of the driver's job; None without --as-job. Raises InputError."""
+    if not as_job and job_time is None:
+        return None
+    if not as_job:
+        rule = "it is the time limit of the driver's job"
+        raise InputError.of("usage", "requires --as-job", rule=rule, fix="add --as-job", key="--job-time")
+    from orchestrator.lifecycle.driver_job import job_time_s
+
+    return job_time_s(job_time)
+
+
 Leave = Callable[["RunnableSearch"], Submission]
 """Leaves a search to a driver. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
 
@@ -134,9 +145,16 @@ def submit_one(started: RunnableSearch, leave: Leave, as_json: bool) -> None:
 
 
 def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
-    """Submit the job that drives the search. Raises LeaseHeld where the search has a driver, and ExternalError."""
+    """Submit the job that drives the search. Raises LeaseHeld and DriverAlreadyQueued where the search has a driver,
+    and ExternalError."""
+    from orchestrator.lifecycle.driver_job import driver_job, require_slurm, submit_first_link
+    from orchestrator.search.lease import require_no_holder
+    from slurm.client import SlurmClient
+
     folder = started.folder
-    job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s)
+    require_slurm(started.spec)
+    require_no_holder(folder, time.time())
+    job_id = submit_first_link(SlurmClient(), driver_job(folder, started.spec, started.ledger_url, job_time_s))
     return Submission(
         folder,
         f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}",

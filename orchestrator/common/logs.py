@@ -50,21 +50,6 @@ class TerminalSink(logging.Handler):
         return f"{_time_and_level(record)} {message}" if self.is_verbose or self.has_times else message
 
 
-class FileSink(logging.Handler):
-    """Appends messages to a file, with time and level. A file that cannot be written is not an error."""
-
-    def __init__(self, path: Path):
-        super().__init__(logging.INFO)
-        self._path = path
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            with self._path.open("a", encoding="utf-8") as log:
-                log.write(format_line(record))
-        except OSError:
-            return
-
-
 class ListSink(logging.Handler):
     """Collects messages."""
 

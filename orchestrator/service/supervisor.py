@@ -15,7 +15,7 @@ from orchestrator.lifecycle.driver_job import parlay_command
 from orchestrator.search.lease import LeaseHeld, current_lease, require_no_holder, retry_releases
 from orchestrator.service.driver_process import DriverExit, DriverProcess
 from orchestrator.service.executors import Executor, Processes, RunningDriver
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.quota import QuotaFile
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from search_spaces.errors import ExternalError
 from trials.files.folders import SearchFolder

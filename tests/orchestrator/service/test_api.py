@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import acquire_lease, release_lease
 from orchestrator.service.middleware import MAX_BODY_BYTES, MAX_LOGGED_REJECTIONS, AuthMiddleware, _RequestLog
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.quota import QuotaFile
 from tests.orchestrator.service.asking import served
 from trials.files.folders import SearchFolder
 from trials.ledger.journal import Journal

@@ -17,7 +17,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.search.lease import acquire_lease, release_lease, renew_lease
 from orchestrator.service.driver_process import DriverExit, DriverProcess
 from orchestrator.service.executors import Processes
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.quota import QuotaFile
 from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from orchestrator.service.supervisor import (
