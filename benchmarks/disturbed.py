@@ -101,7 +101,7 @@ class Stage:
 
     def start_service(self) -> None:
         self._about.unlink(missing_ok=True)  # one that was killed leaves it
-        self._start("service", "serve", "--executor", "thread")
+        self._start("service", "serve", "--executor", "process")
         until(self._about.exists, bool)
 
     def _begin_in_terminal(self) -> None:

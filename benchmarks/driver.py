@@ -27,8 +27,7 @@ from typing import Any, cast
 
 from benchmarks.output import Line, arguments_of, show
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
-from orchestrator.lifecycle.create import create_search
-from orchestrator.lifecycle.drive import attempt_factory_of
+from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.samplers.factory import make_sampler
@@ -36,7 +35,7 @@ from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
-from orchestrator.service.quota import Quota
+from orchestrator.service.quota import QuotaRequest, grant
 from slurm.fake.client import FakeSlurm
 from slurm.fake.cluster import FakeCluster
 from slurm.fake.jobs import JobPlan, StartedJob
@@ -44,7 +43,7 @@ from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm
 from slurm.poll_backoff import PollBackoff
 from slurm.squeue_cache import SqueueCache
-from tests.kit import loaded
+from tests.kit import created, loaded
 from tests.orchestrator.tabled_trial import measured_outcome
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
@@ -194,7 +193,8 @@ class Service:
         self.cpu_s = 0.0
         self.ended = 0
         self._random = random.Random(1)
-        self._quota = Quota(in_flight)
+        self._in_flight = in_flight
+        self._requests: dict[str, QuotaRequest] = {}
         self._url = f"sqlite:///{folder / 'ledger.db'}"
         (folder / "slurm").mkdir(mode=0o700)
         self._answer = SqueueCache(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
@@ -233,7 +233,7 @@ class Service:
         """Search and its driver, built as by `lifecycle.drive`."""
         trials = [f"search.{name}={self.trials}" for name in ("max_trials", "parallel_trials")]
         spec = loaded(self.folder, SEARCH, *trials, f"work_dir={self.folder / 'runs'}")
-        folder, task = create_search(spec, self._url), task_of(spec, ())
+        folder, task = created(spec, self._url), task_of(spec, ())
         ledger = stack.enter_context(closing(LedgerWriter(self._url)))
         reader = stack.enter_context(closing(LedgerReader(self._url)))
         journal = stack.enter_context(closing(Journal(folder.journal)))
@@ -250,12 +250,12 @@ class Service:
         callbacks = DriverCallbacks(
             cancel_requested=lambda: bool(reader.pending_commands(folder.search_id)),
             predict=predictor(task),
-            grant_slots=partial(self._quota.grant, folder.search_id),
+            grant_slots=partial(grant, self._in_flight, self._requests, folder.search_id),
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)
         self.meter.set_apart(sampler, "ask", "has_converged")
-        return Driver(history, attempt_factory_of(folder, spec), sampler, launcher, goal, limits, callbacks)
+        return Driver(history, attempt_factory_of(folder, spec), lambda: sampler, launcher, goal, limits, callbacks)
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)

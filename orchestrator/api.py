@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.comparison.compare import CompareResult
     from orchestrator.config.overrides import SearchFile
     from orchestrator.lifecycle.cancel import CancelAnswer
-    from orchestrator.lifecycle.create import RunnableSearch
+    from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.replay.replay import ReplayResult
 
 _log = logging.getLogger(__name__)
@@ -91,11 +91,11 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     reach the main thread only. The call blocks, and does not need or disturb an event loop.
     """
     from orchestrator.config.overrides import load_search, without_set_location
-    from orchestrator.lifecycle.create import create_runnable_search, validate_search
+    from orchestrator.lifecycle.create import create_search, validate_search
 
-    with sending_to(_sink(quiet)):
-        with private_umask(), without_set_location():
-            runnable = create_runnable_search(validate_search(load_search(search_file, changes)))
+    with sending_to(_sink(quiet)), private_umask(), ExitStack() as held:
+        with without_set_location():
+            runnable = held.enter_context(create_search(validate_search(load_search(search_file, changes))))
         _log.info(f"search {runnable.folder.search_id} in {runnable.folder.path}")
         return _drive_here(runnable, quiet)
 
@@ -258,16 +258,15 @@ def forecast(
 def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     """Drive the search in this process until it ends; raises as `run`."""
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import SearchCallbacks, drive
+    from orchestrator.lifecycle.drive import drive
     from orchestrator.lifecycle.signals import DriverSignals
+    from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 
     spec, signals = runnable.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    callbacks = (
-        SearchCallbacks(driver_context=signals.handling) if quiet else SearchCallbacks(view.update, signals.handling)
-    )
+    callbacks = NO_CALLBACKS if quiet else DriverCallbacks(on_event=view.update)
     with private_umask(), nullcontext() if quiet else view:
-        record = drive(runnable.folder, spec, runnable.candidates, runnable.tracking, runnable.ledger_url, callbacks)
+        record = drive(runnable, callbacks, signals.handling)
     if signals.is_terminated:
         signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
     if not record.state.is_ended:

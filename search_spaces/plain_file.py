@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +20,7 @@ MAX_BYTES = 64 * 2**20
 _OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
 _OF_THE_KERNEL = ("/proc", "/sys")
 _NOT_REGULAR = "not a regular file"
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def read_named(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
@@ -65,7 +67,8 @@ def _is_saved(found: os.stat_result) -> bool:
 
 def _regular(path: Path, is_accepted: Callable[[os.stat_result], bool]) -> int:
     """A non-blocking descriptor of the file at `path`; OSError unless it is accepted."""
-    descriptor = _open_nonblocking(path)
+    with _odd_names_and_devices(path):
+        descriptor = os.open(path, _READING)
     found = os.fstat(descriptor)
     if is_accepted(found):
         return descriptor
@@ -91,7 +94,8 @@ def read_plain(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 def open_plain(path: Path) -> BinaryIO:
     """The file opened for reading, with the checks of `read_plain`."""
     try:
-        descriptor = _open_nonblocking(path, os.O_NOFOLLOW)
+        with _odd_names_and_devices(path):
+            descriptor = os.open(path, _READING | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EINVAL):
             raise ValueError(f"{path} is not a regular file") from error
@@ -103,10 +107,11 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _open_nonblocking(path: Path, flags: int = 0) -> int:
-    """A non-blocking descriptor of whatever is at `path`."""
+@contextmanager
+def _odd_names_and_devices(path: Path) -> Iterator[None]:
+    """Within this block a name or a device that cannot be opened is an OSError with a reason for the user."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
+        yield
     except ValueError as error:  # a NUL in the name
         raise OSError(errno.EINVAL, str(error), str(path)) from error
     except OSError as error:

@@ -13,9 +13,12 @@ import yaml
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.create import ValidatedSearch, create_search
+from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from trials.files.folders import SearchFolder
 from trials.measure_rules import MeasureRules
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Outcome, OutcomeStatus, Trial, TrialKind, TrialSpec
@@ -245,6 +248,14 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def loaded(folder: Path, base: str = MINIMAL, /, *overrides: str, **changes: Any) -> SearchSpec:
     """Search that the loader makes of `search_file`, with these `--set` overrides."""
     return load_search_file(search_file(folder, base, **changes), overrides)
+
+
+def created(spec: SearchSpec, url: str) -> SearchFolder:
+    """A new search that nobody drives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.lifecycle.create.open_tracking", lambda spec: None)
+        with create_search(ValidatedSearch(spec, candidates_of(spec), url)) as started:
+            return started.folder
 
 
 def refusals(folder: Path, base: str = MINIMAL, /, *overrides: str, **changes: Any) -> tuple[Problem, ...]:

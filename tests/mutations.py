@@ -62,7 +62,7 @@ ROOMS = (
     Room(
         "service auth",
         10,
-        ("orchestrator/service/middleware.py", "orchestrator/service/quota.py", "orchestrator/service/quota_file.py"),
+        ("orchestrator/service/middleware.py", "orchestrator/service/quota.py"),
         ("tests/orchestrator/service/test_*.py", "tests/bad_inputs/test_command.py"),
     ),
     Room(

@@ -180,7 +180,7 @@ class Rig:
         sampler: Sampler = FailingSettingsSampler(self.layouts, GridSampler)
         if self.software:
             sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)
-        parts = history, program, sampler, self.launcher, goal, self.limits, self.callbacks, self.own_job
+        parts = history, program, lambda: sampler, self.launcher, goal, self.limits, self.callbacks, self.own_job
         driver = Driver(*parts, fabric_check=self.fabric_check)
         return driver
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.comparison.recorded_runs import _recorded_outcomes
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.launchers.local.processes import RankProcess
@@ -27,7 +27,7 @@ from orchestrator.launchers.local.rank_groups import RANKS_SCHEMA, AcceptedLaunc
 from orchestrator.launchers.slurm.handover import ClockReading, HandoverEntry, HandoverFile
 from orchestrator.recipe.recipe import checksum
 from orchestrator.search.lease import current_lease
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.quota import QuotaFile
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from search_spaces.errors import ExternalError
 from search_spaces.tables.measured_table import read_table

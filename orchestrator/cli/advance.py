@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, log, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import use_times_in
 from search_spaces.errors import ExternalError, InputError
 
@@ -95,8 +95,8 @@ def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
 
 def _advance(found: OwnSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
-    from orchestrator.lifecycle.create import validate_space
-    from orchestrator.lifecycle.drive import SearchCallbacks, drive, make_tracking
+    from orchestrator.lifecycle.create import reopen_search
+    from orchestrator.lifecycle.drive import drive
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.schema.notify import NotifyEvent
@@ -106,17 +106,8 @@ def _advance(found: OwnSearch) -> SearchRecord:
     is_finished = found.folder.measured.exists() and is_notified
     if found.record.state.is_ended and is_finished:
         return found.record
-    candidates = () if found.record.state.is_ended else validate_space(found.spec).layouts
-    callbacks = SearchCallbacks(driver_context=DriverSignals().handling)
-    return drive(
-        found.folder,
-        found.spec,
-        candidates,
-        make_tracking(found.spec),
-        found.ledger_url,
-        callbacks,
-        run_loop=Driver.advance,
-    )
+    started = reopen_search(found, contacts_tracking=False)
+    return drive(started, driver_context=DriverSignals().handling, run_loop=Driver.advance)
 
 
 def _format_record(record: SearchRecord) -> str:

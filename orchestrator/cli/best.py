@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import exit_with_error, print_result
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 

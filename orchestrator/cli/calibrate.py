@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
 from orchestrator.cli.output import exit_with_error, log, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import InputError, Problem
-from trials.files.folders import SearchFolder, write_text
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.launchers.base import Launcher
     from search_spaces.hardware.cluster import Cluster
     from trials.diagnostics.calibration import Measurements
+    from trials.files.folders import SearchFolder
 
 
 def calibrate(
@@ -54,6 +54,7 @@ def calibrate(
     )
     from orchestrator.planning.candidates import valid_candidates
     from orchestrator.preflight.trainer import require_engine_packages, require_torch
+    from trials.files.folders import SearchFolder, write_text
 
     spec = load_for_job(search_file, sets, launcher, work_dir)
     require_launching(spec, "calibrate")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.cli.driver_errors import exit_on_driver_errors
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from trials.files.text import plural
 
 

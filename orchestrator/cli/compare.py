@@ -13,7 +13,6 @@ from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import print_result, print_text
 from orchestrator.cli.replay import format_speed
 from search_spaces.errors import InputError, format_value
-from trials.failure_policy import policy_of
 from trials.files.text import plural
 
 if TYPE_CHECKING:
@@ -162,6 +161,8 @@ def _pairs_table(result: CompareResult) -> Table:
 
 
 def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterable[str]:
+    from trials.failure_policy import policy_of
+
     for side, found in ((result.a, pair.a), (result.b, pair.b)):
         failure = policy_of(found.reason).label if found.reason else str(found.state)
         yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else failure

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 

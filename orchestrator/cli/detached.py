@@ -16,9 +16,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.guard import run_guarded
+from orchestrator.cli.guard import ending
 from orchestrator.cli.output import Exit
+from orchestrator.common.exit_codes import ExitCode
 
 is_whole_process: ContextVar[bool] = ContextVar("is_whole_process", default=False)
 """True in the process of a command; false where a program calls a verb, whose copy would go on with that program."""
@@ -90,15 +90,13 @@ class _Fork:
 
 def _run_copy(command: Callable[[], None], output: int, nothing: int) -> NoReturn:
     """Leave terminal, session and files of the original process, and run the command to its end."""
-
-    def run() -> None:
+    with ending(as_json=False) as end:
         os.setsid()
         for stream, file in enumerate((nothing, output, output)):
             os.dup2(file, stream)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         command()
-
-    raise Exit(ExitCode(run_guarded(run, as_json=False)))
+    raise Exit(ExitCode(end.code))
 
 
 def _opened(log: Path) -> int:

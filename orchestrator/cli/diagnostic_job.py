@@ -8,10 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator.cli.exit_codes import code_after
 from orchestrator.cli.options import naming_options, to_overrides
 from orchestrator.cli.output import exit_with_error, warn
-from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.lifecycle.signals import CancelOnSignal, code_after
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 

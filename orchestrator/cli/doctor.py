@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.diagnostic_job import with_launcher
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     AsJson,
     Change,
@@ -24,6 +23,7 @@ from orchestrator.cli.options import (
     to_overrides,
 )
 from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.errors import ExternalError, InputError
 from trials.files.text import plural

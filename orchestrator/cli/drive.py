@@ -1,90 +1,120 @@
-"""Creates a search and drives it in this process: shared by run, submit and resume."""
+"""`parlay run`, and the driver: what `parlay resume` does, and `run` and `submit` with a search that they created.
+
+A process, a Ray actor, a Slurm job and cron start it, and read its exit code.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from enum import Enum, auto
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.cli.advance import require_detached_jobs
 from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search, resume_fix
-from orchestrator.cli.exit_codes import ExitCode, code_after
-from orchestrator.cli.options import naming_options
+from orchestrator.cli.dry_run import DryRunOptions, print_dry_run
+from orchestrator.cli.options import (
+    Against,
+    AgainstLayouts,
+    AsJson,
+    DryRun,
+    ExecutorName,
+    LauncherKind,
+    LedgerUrl,
+    Overrides,
+    SamplerName,
+    Scripts,
+    SearchFilePath,
+    WorkDir,
+    against_overrides,
+    naming_options,
+    to_overrides,
+)
 from orchestrator.cli.output import Exit, log, warn
+from orchestrator.cli.ray_driver import drive_in_ray, wants_ray
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import is_quiet, use_times_in
 
 if TYPE_CHECKING:
-    from orchestrator.cli.options import Change
-    from orchestrator.lifecycle.create import RunnableSearch, ValidatedSearch
+    from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.lifecycle.driver_job import DriverChain
     from orchestrator.lifecycle.signals import DriverSignals
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
 
-class DriverKind(Enum):
-    """Kind of process that drives a search."""
-
-    PROCESS = auto()
-    JOB = auto()
-    CRON = auto()
-
-
-def validate_file(search_file: Path, changes: Sequence[Change], driver: DriverKind) -> ValidatedSearch:
-    """Validate a search file and the search in it. Raises InputError and ExternalError."""
+def run(
+    search_file: SearchFilePath,
+    sets: Overrides = None,
+    launcher: LauncherKind = None,
+    sampler: SamplerName = None,
+    work_dir: WorkDir = None,
+    ledger: LedgerUrl = None,
+    against: Against = None,
+    layouts: AgainstLayouts = None,
+    executor: ExecutorName = "process",
+    dry_run: DryRun = False,
+    scripts: Scripts = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search in the foreground: trials run until the best layout is known or a limit is reached."""
+    from orchestrator.cli.upper_limit import describe_upper_limit
     from orchestrator.config.loader import load_search_file
-    from orchestrator.lifecycle.create import validate_search
-    from orchestrator.lifecycle.driver_job import require_slurm
+    from orchestrator.lifecycle.create import create_search, validate_search
 
-    with naming_options(changes):
-        spec = load_search_file(search_file, [change.text for change in changes])
-        if driver is DriverKind.JOB:
-            require_slurm(spec)
-        if driver is DriverKind.CRON:
-            require_detached_jobs(spec.launcher, "--cron")
-        return validate_search(spec)
-
-
-def create_search(search: ValidatedSearch, changes: Sequence[Change]) -> RunnableSearch:
-    """Log the upper limit of the search's cost, and create it. Raises InputError."""
-    from orchestrator.cli.search_summary import describe_upper_limit
-    from orchestrator.lifecycle.create import create_runnable_search
-
-    with naming_options(changes):
-        log(describe_upper_limit(search.spec, search.space))
-        return create_runnable_search(search)
+    changes = to_overrides(sets, launcher, sampler, work_dir, ledger) + against_overrides(against, layouts)
+    in_ray, wanted = wants_ray(executor), DryRunOptions(dry_run, scripts)
+    with ExitStack() as held:
+        with naming_options(changes):
+            search = validate_search(load_search_file(search_file, [change.text for change in changes]))
+            if wanted.enabled:
+                print_dry_run(search.spec, search.space, wanted.scripts, as_json)
+                return
+            log(describe_upper_limit(search.spec, search.space))
+            started = held.enter_context(create_search(search))
+        log(f"search {started.folder.search_id} in {started.folder.path}")
+        if in_ray:
+            held.close()  # for the driver in Ray
+            drive_in_ray(started, as_json)
+        else:
+            drive_here(started, as_json)
 
 
-def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None = None) -> None:
+def drive_here(
+    started: RunnableSearch,
+    as_json: bool,
+    chain: DriverChain | None = None,
+    grant_slots: Callable[[int, int], int] | None = None,
+) -> None:
     """Drive the search in this process with a live view, and exit with the contract's code.
 
-    A driver in a Slurm job has a `chain`, which handles its signals and submits the next job.
+    A driver in a Slurm job has a `chain`, which handles its signals and submits the next job; one of a service asks it
+    for its trials by `grant_slots`.
     """
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import SearchCallbacks, drive
+    from orchestrator.lifecycle.drive import drive
     from orchestrator.lifecycle.signals import DriverSignals
+    from orchestrator.search.context import NO_CALLBACKS
 
     spec, folder = started.spec, started.folder
     use_times_in(folder.driver_log)
-    signals = DriverSignals()
+    signals, callbacks = DriverSignals(), NO_CALLBACKS
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
-    callbacks = SearchCallbacks(driver_context=signals.handling)
     if not is_quiet():
         callbacks = replace(callbacks, on_event=view.update)
+    if grant_slots is not None:
+        callbacks = replace(callbacks, grant_slots=grant_slots)
     with (
         exit_on_driver_errors(folder, as_json),
         nullcontext() if chain is None else chain.handling_signals(),
         nullcontext() if is_quiet() else view,
     ):
-        if chain is not None:
+        if chain is None:
+            record = drive(started, callbacks, signals.handling)
+        else:
             chain.wait_for_lease(folder)
-            callbacks = chain.attach_to(callbacks)
-        record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, callbacks)
-        if chain is not None:
+            callbacks = replace(callbacks, heartbeat=chain.ensure_next_link)
+            record = drive(started, callbacks, chain.driver_context, chain.own_job())
             chain.finish(record.state.is_ended)
     print_search(record, folder, spec, as_json)
     if not record.state.is_ended:
@@ -96,6 +126,8 @@ def drive_here(started: RunnableSearch, as_json: bool, chain: DriverChain | None
 def _exit_unended(
     record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
 ) -> NoReturn:
+    from orchestrator.lifecycle.signals import code_after
+
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
         warn(f"left in flight, with the launcher's ids: {', '.join(jobs)}")
     if chain is not None and chain.has_next_link:

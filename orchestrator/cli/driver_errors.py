@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import exit_with_error, print_result
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import ExternalError, Problem
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import (
     STDOUT,
@@ -19,6 +18,7 @@ from orchestrator.cli.output import (
     require_single_stdout,
     write_new,
 )
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.interop.export_formats import ExportFormat
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural

@@ -6,46 +6,53 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, print_error, print_input_error
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import TerminalSink, sending_to
 from search_spaces.errors import ExternalError, InputError, Problem
 
 _log = logging.getLogger(__name__)
 
 
-def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
-    """Run the command and return its exit code. A bug prints its traceback, and with --json an object too."""
+@dataclass
+class Ending:
+    """The exit code of a command."""
+
+    code: int = ExitCode.SUCCESS
+
+
+@contextmanager
+def ending(as_json: bool) -> Iterator[Ending]:
+    """Run a command within this block; an error becomes its exit code. A bug prints its traceback, and with --json an
+    object too."""
+    end = Ending()
     with sending_to(TerminalSink()):
         try:
-            return _run(command, as_json)
+            yield end
+        except Exit as exit:
+            end.code = exit.code
+        except InputError as error:
+            end.code = print_input_error(error, as_json)
+        except ExternalError as refused:
+            end.code = print_error(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
+        except typer.TyperException as error:
+            end.code = print_error(_usage(error), ExitCode.BAD_INPUT, as_json)
+        except (typer.Abort, KeyboardInterrupt):
+            end.code = print_error(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
+        except OSError as error:
+            discard_output(sys.stdout)
+            end.code = print_error(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
         except Exception as bug:
             _log.error(traceback.format_exc())
             problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="report it with the lines above")
-            return print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
-
-
-def _run(command: Callable[[], int | None], as_json: bool) -> int:
-    try:
-        return command() or ExitCode.SUCCESS
-    except Exit as exit:
-        return exit.code
-    except InputError as error:
-        return print_input_error(error, as_json)
-    except ExternalError as refused:
-        return print_error(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
-    except typer.TyperException as error:
-        return print_error(_usage(error), ExitCode.BAD_INPUT, as_json)
-    except (typer.Abort, KeyboardInterrupt):
-        return print_error(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
-    except OSError as error:
-        discard_output(sys.stdout)
-        return print_error(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
+            end.code = print_error(problem, ExitCode.INTERNAL_ERROR, as_json)
 
 
 def _usage(error: typer.TyperException) -> Problem:

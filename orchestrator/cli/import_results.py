@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, SearchFilePath
 from orchestrator.cli.output import (
     STDOUT,
@@ -19,6 +18,7 @@ from orchestrator.cli.output import (
     require_single_stdout,
     write_new,
 )
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 

@@ -8,16 +8,15 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
-from orchestrator.cli.verbosity import with_verbosity
+from orchestrator.cli.verbosity import Verb
+from orchestrator.common.exit_codes import ExitCode
 
 commands = typer.Typer(name="ledger", help="Maintain the ledger, the database of all searches.", no_args_is_help=True)
 
 
-@commands.command()
-@with_verbosity
+@commands.command(cls=Verb)
 def rebuild(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Folders of searches, or folders above them.")

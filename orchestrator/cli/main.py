@@ -15,14 +15,15 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(2)
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import typer
 
 from orchestrator.cli.detached import is_whole_process
-from orchestrator.cli.guard import discard_output, run_guarded
+from orchestrator.cli.guard import discard_output, ending
 from orchestrator.cli.verbs import app
+from orchestrator.common.exit_codes import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,8 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code. A bug prints its traceback, and with --json an object too."""
-    command = partial(_command(), list(words), prog_name="parlay", standalone_mode=False)
-    return run_guarded(command, as_json="--json" in words)
+    with ending(as_json="--json" in words) as end:
+        end.code = _command()(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.SUCCESS
+    return end.code
 
 
 @cache

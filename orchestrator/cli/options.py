@@ -39,7 +39,7 @@ JobTime = Annotated[
     str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of the driver's job; default: 8:00:00.")
 ]
 ExecutorName = Annotated[
-    str, typer.Option("--executor", help="thread: the driver runs in this process. ray: in a Ray actor.")
+    str, typer.Option("--executor", help="process: the driver runs in this process. ray: in a Ray actor.")
 ]
 ByCron = Annotated[
     bool,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dashboards.text import lines_for, printable_lines
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.common.exit_codes import ExitCode
+from orchestrator.common.logs import logs_to_driver_log
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -97,13 +98,13 @@ def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn
 
 
 def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
-    """Print the problem, with --json as an object on stdout; return the exit code."""
+    """Print the problem, with --json as an object on stdout; return the exit code. A driver's log has it, too."""
     _print_problems((problem,), as_json)
     return code
 
 
 def print_input_error(error: InputError, as_json: bool) -> ExitCode:
-    """Print all problems; return the exit code."""
+    """Print all problems, with --json as an object on stdout; return the exit code. A driver's log has them, too."""
     _print_problems(error.problems, as_json)
     unknown = error.problems[0].code in ("unknown_id", "ambiguous_id")
     return ExitCode.UNKNOWN_ID if unknown else ExitCode.BAD_INPUT
@@ -114,6 +115,6 @@ def _print_problems(problems: Sequence[Problem], as_json: bool) -> None:
         from orchestrator.common.answer import ErrorAnswer
 
         print_json(ErrorAnswer.of(*problems).plain())
-        return
-    for problem in problems:
-        _log.error("parlay: %s", problem)
+    if not as_json or logs_to_driver_log():
+        for problem in problems:
+            _log.error("parlay: %s", problem)

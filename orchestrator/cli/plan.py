@@ -75,7 +75,7 @@ def _answer(
 ) -> PlanAnswer:
     from orchestrator.cli.plan_cost import PlanAnswer, RejectedLayout
     from orchestrator.cli.plan_table import MAX_REJECTED_LISTED
-    from orchestrator.cli.search_summary import most_node_hours
+    from orchestrator.cli.upper_limit import most_node_hours
     from orchestrator.launchers.slurm.job_files import SetupFile
     from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
 

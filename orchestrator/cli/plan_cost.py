@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
-from orchestrator.cli.search_summary import most_node_hours
+from orchestrator.cli.upper_limit import most_node_hours
 from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.launchers.slurm.job_files import SetupFile
 from orchestrator.planning.explain import ExplainedLayout, FitCounts

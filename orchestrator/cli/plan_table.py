@@ -11,7 +11,7 @@ import numpy as np
 
 from dashboards.terminal.rank_diagram import rank_diagram
 from orchestrator.cli.plan_explanation import explanation_lines
-from orchestrator.cli.search_summary import describe_upper_limit
+from orchestrator.cli.upper_limit import describe_upper_limit
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:

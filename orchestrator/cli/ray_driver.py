@@ -1,27 +1,27 @@
-"""Implements `--executor ray`: this process starts a Ray actor as the driver and waits for it."""
+"""Implements `--executor ray`: this process starts a Ray actor for the driver and reads its exit code."""
 
 from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
-from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.output import Exit, exit_with_error, log, warn
-from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.create import RunnableSearch
-    from orchestrator.service.driver_session import DriverResult
+    from orchestrator.lifecycle.drive import RunnableSearch
+    from orchestrator.lifecycle.signals import CancelOnSignal
+    from orchestrator.service.driver_process import DriverExit
 
 _LOOK_S = 0.2
 
 
 def wants_ray(executor: str) -> bool:
     """True if `--executor` is ray. Raises InputError for an unknown executor."""
-    if executor == "thread":
+    if executor == "process":
         return False  # without importing Ray
     from orchestrator.service.executors import ExecutorKind, executor_named
 
@@ -38,18 +38,21 @@ def require_local_driver(as_job: bool, by_cron: bool) -> None:
 
 
 def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
-    """Drive the search in a Ray actor, and exit with the contract's code.
+    """Drive the search in a Ray actor, and exit with the driver's code.
 
     A signal stops it at its next safe point and leaves trials in flight running.
     """
+    from orchestrator.lifecycle.signals import CancelOnSignal, code_after
     from orchestrator.records.lookup import find_search
 
     stop = CancelOnSignal()
     log(f"driven in Ray; its log is {started.folder.driver_log}")
-    result = _run_session(started, stop)
+    ended = _run_driver(started, stop)
+    if ended.problem is not None or not ended.said:
+        code = ExitCode.REFUSED if ended.code is None or ended.code < 0 else ExitCode(ended.code)
+        fix = (ended.problem or {}).get("fix") or resume_fix(started.folder)
+        exit_with_error(code, Problem((ended.problem or {}).get("code", "refused"), ended.detail, fix=fix), as_json)
     record = find_search(str(started.folder.path), started.ledger_url).record
-    if result.detail:
-        _fail(result, started, as_json)
     print_search(record, started.folder, started.spec, as_json)
     if not record.state.is_ended:
         warn(f"stopped; nothing is lost: {resume_fix(started.folder)}")
@@ -58,29 +61,21 @@ def drive_in_ray(started: RunnableSearch, as_json: bool) -> None:
         raise Exit(code)
 
 
-def _run_session(started: RunnableSearch, stop: CancelOnSignal) -> DriverResult:
-    from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
+def _run_driver(started: RunnableSearch, stop: CancelOnSignal) -> DriverExit:
+    from orchestrator.lifecycle.driver_job import parlay_command
+    from orchestrator.service.driver_process import DriverExit, DriverProcess
     from orchestrator.service.executors import ExecutorKind, make_executor
 
+    folder = str(started.folder.path.absolute())
+    command = parlay_command("resume", folder, "--ledger", started.ledger_url, "--json")
     with stop.handling(), closing(make_executor(ExecutorKind.RAY)) as executor:
-        running = executor.start(DriverSession(started.folder.path.absolute(), started.ledger_url))
+        driver = executor.start(DriverProcess(command))
         has_asked = False
         while executor.is_alive:  # any call to a dead Ray would end this process
-            if (result := executor.result(running)) is not None:
-                return result
+            if (ended := driver.result()) is not None:
+                return ended
             if stop.is_requested() and not has_asked:
-                executor.stop(running)
+                driver.stop()
                 has_asked = True
             time.sleep(_LOOK_S)
-    return DriverResult(DriverExit.LOST, "Ray has died, and the driver with it; nothing is lost")
-
-
-def _fail(result: DriverResult, started: RunnableSearch, as_json: bool) -> NoReturn:
-    """Exit with the error that ended the actor's session, as exit_on_driver_errors does for this process."""
-    from orchestrator.search.lease import HELD_FIX
-    from orchestrator.service.driver_session import DriverExit
-
-    if result.end is DriverExit.HELD:
-        exit_with_error(ExitCode.HELD_BY_ANOTHER, Problem("held", result.detail, fix=HELD_FIX), as_json)
-    code = ExitCode.BAD_INPUT if result.end is DriverExit.REFUSED else ExitCode.REFUSED
-    exit_with_error(code, Problem("refused", result.detail, fix=resume_fix(started.folder)), as_json)
+    return DriverExit(None, {"error": {"message": "Ray has died, and the driver with it; nothing is lost"}})

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, exit_with_error, log, print_result, warn
-from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.signals import CancelOnSignal, code_after
 from search_spaces.errors import InputError, Problem
-from search_spaces.schema.durations import parse_duration_s
 
 if TYPE_CHECKING:
     from orchestrator.comparison.speed_ratio import Comparison
@@ -90,6 +89,8 @@ _REPLAY_EXITS = {
 
 
 def _session_interval_s(text: str) -> float:
+    from search_spaces.schema.durations import parse_duration_s
+
     try:
         return parse_duration_s(text)
     except InputError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
@@ -20,8 +19,6 @@ from dashboards.terminal.progress import (
 )
 from dashboards.trial_text import advice_after, describe_replayed_table, flag_lines, time_lines
 from orchestrator.cli.output import print_text
-from orchestrator.cli.stacks_table import print_stacks
-from orchestrator.comparison.stacks import stack_comparison
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
@@ -30,56 +27,10 @@ from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
 from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder
-from trials.files.text import plural
 from trials.ledger.events import EndReason, SearchRecord
 from trials.trial import FailureReason
 
-if TYPE_CHECKING:
-    from search_spaces.search_space import SearchSpace
-
 _NO_ADVICE = "the layouts may be valid: see the logs"
-
-
-def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
-    """Upper limit of the search's cost, before it begins."""
-    trials, repeats = _most_trials(spec, space)
-    words = plural(trials, "trial") + (f" and {plural(repeats, 'repeat')}" if repeats else "")
-    return f"{words}: upper limit {most_node_hours(spec, space):.2f} node-hours, excluding retries"
-
-
-def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
-    """Node-hours if fabric check and every trial ran to their time limits, trials on the largest number of nodes; the
-    budget if that is less."""
-    from orchestrator.search.node_hours import longest_attempt_s
-
-    nodes = max(space.layouts.values("num_nodes"))
-    trials, repeats = _most_trials(spec, space)
-    trial_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
-    most = nodes * (trials + repeats) * trial_s / 3600 + _check_node_hours(spec)
-    return min(most, spec.search.budget_node_hours or most)
-
-
-def _check_node_hours(spec: SearchSpec) -> float:
-    """Upper limit of the fabric check's cost; 0 without one."""
-    if not spec.launcher.fabric_check:
-        return 0.0
-    from orchestrator.diagnostics.fabric import fabric_cluster
-    from orchestrator.launchers.factory import longest_s
-    from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
-    from orchestrator.search.fabric_check import TIME_LIMIT_S
-
-    nodes = fabric_cluster(spec).num_nodes
-    return nodes * longest_s(spec.launcher, TIME_LIMIT_S + LAUNCHER_GRACE_S, nodes, spec.nodes_per_pilot) / 3600
-
-
-def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
-    """Upper limits: layouts to try, and repeats of the finalists and the baseline."""
-    trials = min(spec.search.max_trials, len(space.layouts))
-    finalists = min(spec.search.finalists, trials)
-    if finalists:  # each number of nodes may have its own finalist
-        finalists = min(finalists + len(space.layouts.values("num_nodes")) - 1, trials)
-    baselines = 1 if finalists and finalists < trials and spec.baseline is not None else 0
-    return trials, (finalists + baselines) * spec.search.finalist_repeats
 
 
 MAX_ROWS = 20
@@ -114,8 +65,12 @@ def print_search_summary(
     lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
     lines += [*_causes(search, spec), *_next_steps(search, folder, is_driven)]
     print_text("\n".join(lines))
-    if (stacks := stack_comparison(search, spec)) is not None:
-        print_stacks(stacks, spec)
+    if spec.search.against is not None:
+        from orchestrator.cli.stacks_table import print_stacks
+        from orchestrator.comparison.stacks import stack_comparison
+
+        if (stacks := stack_comparison(search, spec)) is not None:
+            print_stacks(stacks, spec)
 
 
 def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, require_launching, with_launcher
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LauncherKind, Overrides, SearchFilePath
 from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import CancelOnSignal
 from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError

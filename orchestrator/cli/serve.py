@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, exit_with_error, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import ExternalError, Problem
 from slurm.environment import cluster_variables
 from trials.files.text import plural
@@ -32,8 +32,8 @@ def serve(
         ),
     ] = None,
     executor: Annotated[
-        str, typer.Option("--executor", help="ray: a Ray actor per search. thread: a thread per search.")
-    ] = "ray",
+        str, typer.Option("--executor", help="process: a process per search. ray: started by a Ray actor per search.")
+    ] = "process",
     max_in_flight: Annotated[
         int | None,
         typer.Option(

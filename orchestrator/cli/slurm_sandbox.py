@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import exit_with_error, log, print_result
-from orchestrator.cli.verbosity import with_verbosity
+from orchestrator.cli.verbosity import Verb
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 
@@ -36,8 +36,7 @@ commands = typer.Typer(
 )
 
 
-@commands.command()
-@with_verbosity
+@commands.command(cls=Verb)
 def start(
     folder: SandboxFolder = None,
     nodes: Annotated[int | None, typer.Option("--nodes", help="Number of nodes; 2 in a new sandbox.")] = None,
@@ -81,8 +80,7 @@ def start(
     print_result(_answer(sandbox), as_json, _usage_text(sandbox, time.monotonic() - began))
 
 
-@commands.command()
-@with_verbosity
+@commands.command(cls=Verb)
 def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
     """Stop a sandbox and its jobs; its records are kept for the next start."""
     from slurm.sandbox.sandbox import SlurmSandbox

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.advance import cron_lines, write_cron_script
+from orchestrator.cli.advance import cron_lines, require_detached_jobs, write_cron_script
 from orchestrator.cli.detached import can_fork, fork_detached, start_detached
-from orchestrator.cli.drive import DriverKind, create_search, drive_here, validate_file
+from orchestrator.cli.drive import drive_here
 from orchestrator.cli.driver_errors import exit_on_driver_errors, resume_fix
-from orchestrator.cli.driver_job import driver_job_time_s, submit_driver
 from orchestrator.cli.dry_run import DryRunOptions, describe_dry_run
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     SEARCH_FILE_HELP,
     AsJob,
@@ -33,17 +31,20 @@ from orchestrator.cli.options import (
     SamplerName,
     Scripts,
     WorkDir,
+    naming_options,
     to_overrides,
 )
-from orchestrator.cli.output import Exit, print_result, print_text, warn
+from orchestrator.cli.output import Exit, log, print_result, print_text, warn
 from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
 from orchestrator.cli.serve import hand_over_to_service
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.files.text import tail
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
-    from orchestrator.lifecycle.create import RunnableSearch, SubmitAnswer, ValidatedSearch
+    from orchestrator.lifecycle.create import SubmitAnswer, ValidatedSearch
+    from orchestrator.lifecycle.drive import RunnableSearch
     from trials.files.folders import SearchFolder
 
 
@@ -64,7 +65,7 @@ def submit(
     job_time: JobTime = None,
     by_cron: ByCron = False,
     no_service: NoService = False,
-    executor: ExecutorName = "thread",
+    executor: ExecutorName = "process",
     dry_run: DryRun = False,
     scripts: Scripts = None,
     as_json: AsJson = False,
@@ -84,8 +85,7 @@ def submit(
     if scripts is not None and len(search_files) > 1:
         rule, fix = "the scripts of two searches have the same names", "one search file at a time"
         raise InputError.of("usage", "is for one search", key="--scripts", value=str(scripts), rule=rule, fix=fix)
-    kind = DriverKind.JOB if as_job else DriverKind.CRON if by_cron else DriverKind.PROCESS
-    searches = _validated(search_files, changes, kind)
+    searches = _validated(search_files, partial(_load, changes=changes, as_job=as_job, by_cron=by_cron))
     if wanted.enabled:
         _print_dry_runs(searches, wanted, as_json)
         return
@@ -96,7 +96,7 @@ def submit(
     else:
         leave = partial(_leave_to_process, in_ray=in_ray, no_service=no_service)
     if len(searches) == 1:
-        submit_one(create_search(searches[0], changes), leave, as_json)
+        submit_one(_created(searches[0], changes), leave, as_json)
     else:
         _submit_many(dict(zip(search_files, searches, strict=True)), changes, leave, as_json)
 
@@ -118,6 +118,18 @@ class Submission:
         return SubmitAnswer(search_id=self.folder.search_id, folder=str(self.folder.path), **self.driven_by)
 
 
+def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
+    """Return the time limit of the driver's job; None without --as-job. Raises InputError."""
+    if not as_job and job_time is None:
+        return None
+    if not as_job:
+        rule = "it is the time limit of the driver's job"
+        raise InputError.of("usage", "requires --as-job", rule=rule, fix="add --as-job", key="--job-time")
+    from orchestrator.lifecycle.driver_job import job_time_s
+
+    return job_time_s(job_time)
+
+
 Leave = Callable[["RunnableSearch"], Submission]
 """Leaves a search to a driver. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
 
@@ -130,9 +142,16 @@ def submit_one(started: RunnableSearch, leave: Leave, as_json: bool) -> None:
 
 
 def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
-    """Submit the job that drives the search. Raises LeaseHeld where the search has a driver, and ExternalError."""
+    """Submit the job that drives the search. Raises LeaseHeld and DriverAlreadyQueued where the search has a driver,
+    and ExternalError."""
+    from orchestrator.lifecycle.driver_job import driver_job, require_slurm, submit_first_link
+    from orchestrator.search.lease import require_no_holder
+    from slurm.client import SlurmClient
+
     folder = started.folder
-    job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s)
+    require_slurm(started.spec)
+    require_no_holder(folder, time.time())
+    job_id = submit_first_link(SlurmClient(), driver_job(folder, started.spec, started.ledger_url, job_time_s))
     return Submission(
         folder,
         f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}",
@@ -141,15 +160,41 @@ def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
     )
 
 
-def _validated(files: Sequence[Path], changes: Sequence[Change], kind: DriverKind) -> list[ValidatedSearch]:
+def _load(file: Path, changes: Sequence[Change], as_job: bool, by_cron: bool) -> ValidatedSearch:
+    """Load and validate a search file. Raises InputError and ExternalError."""
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.lifecycle.create import validate_search
+    from orchestrator.lifecycle.driver_job import require_slurm
+
+    with naming_options(changes):
+        spec = load_search_file(file, [change.text for change in changes])
+        if as_job:
+            require_slurm(spec)
+        if by_cron:
+            require_detached_jobs(spec.launcher, "--cron")
+        return validate_search(spec)
+
+
+def _created(search: ValidatedSearch, changes: Sequence[Change]) -> RunnableSearch:
+    """Log the upper limit of the search's cost, and create it for a driver that takes it. Raises InputError."""
+    from orchestrator.cli.upper_limit import describe_upper_limit
+    from orchestrator.lifecycle.create import create_search
+
+    with naming_options(changes):
+        log(describe_upper_limit(search.spec, search.space))
+        with create_search(search) as started:
+            return replace(started, lock=None)
+
+
+def _validated(files: Sequence[Path], load: Callable[[Path], ValidatedSearch]) -> list[ValidatedSearch]:
     """Validate all files. InputError with the problems of all; of several files each problem names its file."""
     if len(files) == 1:
-        return [validate_file(files[0], changes, kind)]
+        return [load(files[0])]
     searches: list[ValidatedSearch] = []
     problems: list[Problem] = []
     for file in files:
         try:
-            searches.append(validate_file(file, changes, kind))
+            searches.append(load(file))
         except InputError as error:
             problems += error.at(file=str(file)).problems
         except ExternalError as error:
@@ -177,7 +222,7 @@ def _submit_many(searches: dict[Path, ValidatedSearch], changes: Sequence[Change
     refused: list[FailedSubmission] = []
     for file, search in searches.items():
         try:
-            submission = leave(create_search(search, changes))
+            submission = leave(_created(search, changes))
         except (LeaseHeld, DriverAlreadyQueued, InputError, ExternalError, OSError) as error:
             refused.append(FailedSubmission(file=str(file), message=str(error)))
             warn(f"{file}: {error}")

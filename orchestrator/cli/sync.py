@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with_error, print_result, warn
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 
 def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Send to MLflow what is missing there. Repeating it creates no duplicates."""
-    from orchestrator.lifecycle.drive import open_tracking
     from orchestrator.lifecycle.mlflow_resync import resync
+    from orchestrator.lifecycle.observers import open_tracking
     from orchestrator.records.lookup import find_own_search
     from orchestrator.search.lease import LeaseHeld
 

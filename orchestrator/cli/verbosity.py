@@ -1,43 +1,51 @@
 """Options --verbose and --quiet, which every verb has."""
 
-from __future__ import annotations
-
-import inspect
 import logging
-from collections.abc import Callable
-from functools import wraps
+from functools import cache
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from orchestrator.common.logs import TerminalSink, current_sink
 from search_spaces.errors import InputError
 
-VERBOSITY = {
-    "verbose": Annotated[bool, typer.Option("--verbose", help="Log debug messages too, with time and logger.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.")],
-}
+VERBOSITY = ("verbose", "quiet")
 
 
-def with_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return the verb with both options, which set what this process logs."""
+class Verb(TyperCommand):
+    """A verb with both options, which set what this process logs."""
 
-    @wraps(verb)
-    def run(*, verbose: bool, quiet: bool, **arguments: Any) -> None:
-        if verbose and quiet:
-            rule = "a command is verbose or quiet"
-            raise InputError.of(
-                "usage", "cannot be combined with --verbose", key="--quiet", rule=rule, fix="leave out one of them"
-            )
-        if isinstance(sink := current_sink(), TerminalSink):
-            sink.is_verbose = verbose
-            sink.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-        verb(**arguments)
+    def __init__(self, name: str | None, **options: Any):
+        super().__init__(name, **options)
+        self.params += _options()
 
-    own = inspect.signature(verb, eval_str=True)
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in VERBOSITY.items()
-    ]
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
-    return run
+
+def _set_verbosity(context: typer.Context, option: typer.CallbackParam, is_given: bool) -> None:
+    if not is_given:
+        return
+    if context.meta.setdefault("verbosity", option.name) != option.name:
+        rule = "a command is verbose or quiet"
+        raise InputError.of(
+            "usage", "cannot be combined with --verbose", key="--quiet", rule=rule, fix="leave out one of them"
+        )
+    if isinstance(sink := current_sink(), TerminalSink):
+        sink.is_verbose = option.name == "verbose"
+        sink.setLevel(logging.DEBUG if sink.is_verbose else logging.WARNING)
+
+
+@cache
+def _options() -> list[Any]:
+    """Both options, as typer makes them of a function's arguments."""
+    app = typer.Typer(add_completion=False)
+    both = {"callback": _set_verbosity, "expose_value": False}
+
+    @app.command()
+    def verb(
+        verbose: Annotated[
+            bool, typer.Option("--verbose", help="Log debug messages too, with time and logger.", **both)
+        ] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings and errors only.", **both)] = False,
+    ) -> None: ...
+
+    return list(typer.main.get_command(app).params)

@@ -15,6 +15,7 @@ from orchestrator.cli import (
     compare,
     dashboard,
     doctor,
+    drive,
     export,
     forecast,
     import_results,
@@ -26,7 +27,6 @@ from orchestrator.cli import (
     replay,
     report,
     resume,
-    run,
     schema,
     selftest,
     serve,
@@ -37,7 +37,7 @@ from orchestrator.cli import (
     watch,
 )
 from orchestrator.cli.output import print_text
-from orchestrator.cli.verbosity import with_verbosity
+from orchestrator.cli.verbosity import Verb
 
 app = typer.Typer(
     name="parlay",
@@ -51,7 +51,7 @@ for verb in (
     init.init,
     plan.plan,
     schema.schema,
-    run.run,
+    drive.run,
     submit.submit,
     resume.resume,
     cancel.cancel,
@@ -74,7 +74,7 @@ for verb in (
     doctor.doctor,
     serve.serve,
 ):
-    app.command(verb.__name__.removesuffix("_results"))(with_verbosity(verb))
+    app.command(verb.__name__.removesuffix("_results"), cls=Verb)(verb)
 app.add_typer(ledger.commands)
 app.add_typer(slurm_sandbox.commands)
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with_error, warn
+from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:

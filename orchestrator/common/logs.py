@@ -50,21 +50,6 @@ class TerminalSink(logging.Handler):
         return f"{_time_and_level(record)} {message}" if self.is_verbose or self.has_times else message
 
 
-class FileSink(logging.Handler):
-    """Appends messages to a file, with time and level. A file that cannot be written is not an error."""
-
-    def __init__(self, path: Path):
-        super().__init__(logging.INFO)
-        self._path = path
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            with self._path.open("a", encoding="utf-8") as log:
-                log.write(format_line(record))
-        except OSError:
-            return
-
-
 class ListSink(logging.Handler):
     """Collects messages."""
 
@@ -97,6 +82,11 @@ def use_times_in(log: Path) -> None:
     with suppress(OSError, ValueError):  # no such file, or a stream without a descriptor
         if isinstance(sink, TerminalSink) and os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat()):
             sink.has_times = True
+
+
+def logs_to_driver_log() -> bool:
+    """True if messages of this context go to the log of a driver in the background."""
+    return isinstance(sink := _sink.get(), TerminalSink) and sink.has_times
 
 
 def is_quiet() -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
-
-from trials.trial import LowerStrEnum
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from trials.ledger.events import SearchRecord
 
 
-class ExportFormat(LowerStrEnum):
+class ExportFormat(StrEnum):
     MEASURED = "measured"
     DEEPHYPER = "deephyper"
     CSV = "csv"

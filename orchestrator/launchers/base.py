@@ -6,11 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from search_spaces.engines import PARLAY
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus
-from trials.files.folders import AttemptFolder
+from trials.files.folders import AttemptFolder, links_outside, write_json
 from trials.files.path_owners import FolderIdentity
 from trials.trial import TrialSpec
 
@@ -71,6 +72,17 @@ class LaunchRequest:
         if self.taken is not None:
             self.taken.require_same()
 
+    def write_spec(self, root: Path) -> None:
+        """Write spec.json into the attempt's folder, which is below the search's folder `root`.
+
+        OSError if it cannot be written; InputError if the search's folder was replaced.
+        """
+        self.require_taken()
+        if links_outside(self.folder.path, root):
+            raise OSError(f"{self.folder.path} is outside the search's folder")
+        self.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(self.folder.spec, self.spec.to_json())
+
     @property
     def argv(self) -> tuple[str, ...]:
         """Command that starts one rank."""
@@ -117,20 +129,14 @@ class Launcher(ABC):
     iteration_interval_s: float = 0.5
     """Longest wait of the driver between two iterations, so that it sees changes in time."""
 
+    @abstractmethod
     def launch(self, request: LaunchRequest) -> str | None:
         """Start the attempt and return the launcher's id for it, or None where there is none (no free slot).
 
         Never waits for the attempt to start running. Raises LaunchPostponed where it has to be tried again, with a
         message to show; LaunchRefused when no attempt can be launched at all, another ExternalError when none can be at
-        present; ValueError for an attempt that was launched before; InputError if the search's folder was replaced,
-        OSError where that cannot be checked.
+        present; ValueError for an attempt that was launched before.
         """
-        request.require_taken()
-        return self._launch(request)
-
-    @abstractmethod
-    def _launch(self, request: LaunchRequest) -> str | None:
-        """Implement `launch`; the search's folder has been checked."""
 
     @abstractmethod
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:

@@ -8,18 +8,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRefused
+from orchestrator.launchers.base import Launcher, LaunchRefused
 from orchestrator.launchers.local.launcher import LocalLauncher, local_slots
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.simulated import SimulatedLauncher
-from orchestrator.launchers.slurm.launcher import SlurmLauncher, max_job_s
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import (
     LONGEST_PILOT_S,
     PilotRules,
     RemainingWork,
-    max_share_s,
     pilot_nodes,
 )
 from orchestrator.schema.launcher import LauncherSection
@@ -80,23 +79,6 @@ def make_launcher(
         return RayLauncher(partial(RayRuntime.start_loopback, num_ranks, num_gpus)), None
     except RayUnavailable as error:
         return LocalLauncher(slots), f"Ray could not start; trials run as plain processes instead: {error}"
-
-
-def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1) -> float:
-    """Return what the launcher's own `longest_s` will return for an attempt with this limit, before there is a
-    launcher.
-
-    A Slurm that does not answer counts with Slurm's default settings.
-    """
-    if section.kind == "slurm_pilot":
-        return max_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
-    if section.kind != "slurm":
-        return time_limit_s + ENDING_ALLOWANCE_S
-    try:
-        settings = SlurmClient().settings()
-    except SlurmUnreachable:
-        settings = SlurmSettings()
-    return max_job_s(time_limit_s, settings, section.slurm.partition)
 
 
 def _slurm_of(

@@ -62,7 +62,7 @@ class SimulatedLauncher(Launcher):
         self._attempts: dict[str, _SimulatedAttempt] = {}
         self._problems: dict[tuple[Any, ...], BenchmarkProblem] = {}
 
-    def _launch(self, request: LaunchRequest) -> str | None:
+    def launch(self, request: LaunchRequest) -> str | None:
         """LaunchRefused when the table has no row of the layout."""
         key = request.spec.attempt_key
         if request.folder.ranks.exists():

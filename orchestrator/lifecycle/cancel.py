@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.common.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
-from orchestrator.lifecycle.drive import SearchCallbacks, drive
+from orchestrator.lifecycle.drive import drive
 from orchestrator.lifecycle.driver_job import cancel_driver_jobs
 from orchestrator.lifecycle.driver_job_usage import job_name
 from orchestrator.lifecycle.lock import open_or_renew_ledger
@@ -118,9 +118,7 @@ def _request_cancel(found: OwnSearch) -> None:
 
 def _take_over_and_end(found: OwnSearch) -> SearchRecord:
     """Become the driver of a search without one, only to end it within the time limit."""
-    ending = reopen_search(found, cancelling=True)
-    callbacks = SearchCallbacks(driver_context=_stop_after_timeout)
-    return drive(ending.folder, ending.spec, (), ending.tracking, ending.ledger_url, callbacks, cancelling=True)
+    return drive(reopen_search(found, is_ending=True), driver_context=_stop_after_timeout)
 
 
 @contextmanager

@@ -6,21 +6,21 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dashboards.mlflow.sync import MlflowSync
 from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.common.private_tmp import remove_owner, remove_unfinished, write_owner
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.local.launcher import local_slots
-from orchestrator.lifecycle.drive import open_tracking
+from orchestrator.lifecycle.drive import RunnableSearch
 from orchestrator.lifecycle.lock import acquire_search
+from orchestrator.lifecycle.observers import make_tracking, open_tracking
 from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
-from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials, save_prior_trials
+from orchestrator.planning.prior_trials import collect_prior_trials, save_prior_trials
 from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.preflight.slurm_site import require_site
 from orchestrator.preflight.trainer import (
@@ -32,14 +32,14 @@ from orchestrator.preflight.trainer import (
 )
 from orchestrator.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
 from orchestrator.records.lookup import OwnSearch
-from search_spaces.errors import InputError
-from search_spaces.layouts.layout import Layout
+from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.yaml_document import SourceLocation
 from search_spaces.search_space import SearchSpace
 from slurm.environment import inherited_options
 from trials.files.folders import SearchFolder, write_json, write_text
 from trials.ledger.events import EventKind
 from trials.ledger.location import ledger_url
+from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
 
 _log = logging.getLogger(__name__)
@@ -91,17 +91,6 @@ class ValidatedSearch:
     ledger_url: str
 
 
-@dataclass(frozen=True)
-class RunnableSearch:
-    """A recorded search that can be driven; `candidates` are the layouts that may be tried."""
-
-    folder: SearchFolder
-    spec: SearchSpec
-    candidates: Sequence[Layout]
-    tracking: MlflowSync | None
-    ledger_url: str
-
-
 def validate_search(spec: SearchSpec, default_ledger: str | None = None) -> ValidatedSearch:
     """Check a new search before anything is written or launched. Raises InputError or ExternalError.
 
@@ -114,20 +103,25 @@ def validate_search(spec: SearchSpec, default_ledger: str | None = None) -> Vali
     return ValidatedSearch(spec, space, url)
 
 
-def create_runnable_search(search: ValidatedSearch) -> RunnableSearch:
-    """Create the new search, with the prior trials it starts from. InputError as `create_search`."""
-    tracking = open_tracking(search.spec)
-    prior_trials = collect_prior_trials(search.spec, search.ledger_url)
-    for message in prior_trials.messages:
-        _log.info(message)
-    folder = create_search(search.spec, search.ledger_url, prior_trials)
-    return RunnableSearch(folder, search.spec, search.space.layouts, tracking, search.ledger_url)
+def reopen_search(found: OwnSearch, is_ending: bool = False, contacts_tracking: bool = True) -> RunnableSearch:
+    """Prepare a recorded search for its next driver.
+
+    One that has ended, or `is_ending`, as each that was asked to end, gets no candidates: it needs neither its code nor
+    its files, which may have changed or gone.
+    """
+    is_ending = is_ending or _is_asked_to_end(found)
+    candidates = () if is_ending or found.record.state.is_ended else validate_space(found.spec).layouts
+    tracking = open_tracking(found.spec) if contacts_tracking else make_tracking(found.spec)
+    return RunnableSearch(found.folder, found.spec, candidates, tracking, found.ledger_url, is_ending)
 
 
-def reopen_search(found: OwnSearch, cancelling: bool = False) -> RunnableSearch:
-    """Prepare a recorded search for its next driver. One that has ended, or is to end, gets no candidates."""
-    candidates = () if cancelling or found.record.state.is_ended else validate_space(found.spec).layouts
-    return RunnableSearch(found.folder, found.spec, candidates, open_tracking(found.spec), found.ledger_url)
+def _is_asked_to_end(found: OwnSearch) -> bool:
+    """True if a cancel is pending. What a ledger that cannot be read has is found by the driver, which repairs it."""
+    try:
+        with closing(LedgerReader(found.ledger_url)) as reader:
+            return bool(reader.pending_commands(found.record.search_id))
+    except (ExternalError, InputError, OSError):
+        return False
 
 
 def with_environment_options(spec: SearchSpec, environ: Mapping[str, str]) -> SearchSpec:
@@ -169,16 +163,33 @@ def validate_space(spec: SearchSpec) -> SearchSpace:
     return space
 
 
-def create_search(
-    spec: SearchSpec,
-    ledger_url: str,
-    prior_trials: PriorTrials = NO_PRIOR_TRIALS,
-) -> SearchFolder:
-    """Create a search: its folder with a snapshot of the code and the prior trials, its journal and its ledger row.
+@contextmanager
+def create_search(search: ValidatedSearch) -> Iterator[RunnableSearch]:
+    """Create the new search, with the prior trials it starts from: its folder with a snapshot of the code, its journal
+    and its ledger row. Its lease is held within this block.
 
     The folder is complete before it gets its name, and removed if the search cannot be recorded. What a killed process
     leaves is removed when the next search is created. InputError when `work_dir` or the ledger cannot be used.
     """
+    spec, url = search.spec, search.ledger_url
+    tracking = open_tracking(spec)
+    folder, code = _write_folder(spec, url)
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(acquire_search(folder, url))
+            row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
+            lock.history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        yield RunnableSearch(folder, spec, search.space.layouts, tracking, url, lock=lock)
+
+
+def _write_folder(spec: SearchSpec, ledger_url: str) -> tuple[SearchFolder, str]:
+    """Write the folder of a new search, all but its journal; return it and the hash of its code."""
+    prior_trials = collect_prior_trials(spec, ledger_url)
+    for message in prior_trials.messages:
+        _log.info(message)
     search_id = f"{spec.name}-{''.join(secrets.choice(_ID_LETTERS) for _ in range(6))}"
     folder = SearchFolder(spec.work_dir / search_id)
     part = SearchFolder(folder.path.with_name(f".{search_id}.part"))
@@ -199,11 +210,4 @@ def create_search(
         raise work_dir_error(spec.work_dir, error.strerror or str(error), WORK_DIR_FIX) from error
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
-    try:
-        with acquire_search(folder, ledger_url) as lock, lock.open_history() as history:
-            row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
-            history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    return folder
+    return folder, code

@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.driver_job_usage import job_name, own_job
 from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
+from orchestrator.search.own_job import OwnJob
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.durations import format_duration, parse_duration_s
 from slurm.driver_script import DriverJob, driver_options, render_driver_script
@@ -30,7 +30,6 @@ from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import FencedError
 
 if TYPE_CHECKING:
-    from orchestrator.lifecycle.drive import SearchCallbacks
     from orchestrator.search.driver import Driver
 
 _log = logging.getLogger(__name__)
@@ -203,12 +202,10 @@ class DriverChain:
         finally:
             self._driver = None
 
-    def attach_to(self, callbacks: SearchCallbacks) -> SearchCallbacks:
-        """Add this chain's callbacks to those of the search, and the job that the driver runs in."""
+    def own_job(self) -> OwnJob:
+        """The job that the driver runs in."""
         assert self._link.after is not None, "it follows this driver's job"
-        own = own_job(self._slurm, self._link.after, os.environ)
-        chained = replace(callbacks, on_iteration=self.ensure_next_link, driver_context=self.driver_context)
-        return replace(chained, own_job=own)
+        return own_job(self._slurm, self._link.after, os.environ)
 
     def ensure_next_link(self) -> None:
         """Submit the next link unless one waits; a failed submission is retried, at most every RETRY_S."""

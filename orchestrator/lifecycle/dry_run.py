@@ -13,7 +13,7 @@ from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.job_files import SetupFile, job_request, write_job_files
-from orchestrator.lifecycle.drive import attempt_factory_of
+from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
 from orchestrator.search.attempt_factory import next_attempt
@@ -99,7 +99,8 @@ def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layou
     program = attempt_factory_of(folder, spec)
     proposed = Trial(trial, layout)
     request = program.request(proposed, next_attempt(proposed, _NO_NONCE, program.time_limit_s))
-    job = job_request(program.with_spec_file(request), job_options(spec.launcher, spec.cluster))
+    request.write_spec(folder.path)
+    job = job_request(request, job_options(spec.launcher, spec.cluster))
     write_job_files(job)
     return job.script
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.preflight.integrity import require_owned_folder
 from orchestrator.search.event_store import EventStore
@@ -22,31 +22,29 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class SearchLock:
-    """A held search: its lease, on real time, the ledger to write to, and the folder's identity (`taken`)."""
+    """A held search: its lease, on real time, its events, the ledger that they are written to, and the folder's
+    identity (`taken`)."""
 
     folder: SearchFolder
     ledger_url: str
     ledger: LedgerWriter
     lease: Lease
     taken: FolderIdentity
+    history: EventStore = field(init=False)
 
-    @contextmanager
-    def open_history(self) -> Iterator[EventStore]:
-        """Open the search's events from its journal, and update the ledger to them. A damaged ledger is rebuilt."""
-        with closing(Journal(self.folder.journal)) as journal:
-            try:
-                history = self._history(journal)
-            except LedgerDamaged:
-                self._renew_ledger(journal)
-                history = self._history(journal)
-            yield history
+    def open_history(self, journal: Journal) -> None:
+        """Open the search's events, and update the ledger to them. A damaged ledger is rebuilt."""
+        try:
+            self._open_history(journal)
+        except LedgerDamaged:
+            self._renew_ledger(journal)
+            self._open_history(journal)
 
-    def _history(self, journal: Journal) -> EventStore:
-        history = EventStore(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
-        if not history.is_empty:
+    def _open_history(self, journal: Journal) -> None:
+        self.history = EventStore(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
+        if not self.history.is_empty:
             self.ledger.set_folder(self.folder.search_id, str(self.folder.path))
             self._copy_lease()
-        return history
 
     def _renew_ledger(self, journal: Journal) -> None:
         self.ledger.close()
@@ -66,7 +64,7 @@ class SearchLock:
 
 @contextmanager
 def acquire_search(folder: SearchFolder, ledger_url: str) -> Iterator[SearchLock]:
-    """Hold the search's lease within this block.
+    """Hold the search's lease within this block, with its events open.
 
     A damaged ledger is moved aside and noted. Raises LeaseHeld when another driver holds the search, InputError when
     its folder belongs to another user.
@@ -76,7 +74,9 @@ def acquire_search(folder: SearchFolder, ledger_url: str) -> Iterator[SearchLock
     try:
         lock = SearchLock(folder, ledger_url, open_or_renew_ledger(ledger_url), lease, taken)
         try:
-            yield lock
+            with closing(Journal(folder.journal)) as journal:
+                lock.open_history(journal)
+                yield lock
         finally:
             lock.ledger.close()
     finally:

@@ -13,7 +13,7 @@ from dashboards.mlflow.sync import MlflowSync
 from dashboards.text import mask_credentials, one_line
 from orchestrator.common.answer import Answer
 from orchestrator.common.timeouts import submit_to_thread
-from orchestrator.lifecycle.shutdown import mlflow_json
+from orchestrator.lifecycle.observers import mlflow_json
 from orchestrator.records.lookup import not_a_search
 from orchestrator.search.lease import HEARTBEAT_S, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder, write_json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,8 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from orchestrator.common.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from orchestrator.search.driver import Driver
+
+_PR_SET_PDEATHSIG = 1
 
 
 class DriverSignals:
@@ -60,6 +66,17 @@ class CancelOnSignal:
             raise KeyboardInterrupt
         self._is_requested = True
         self.is_terminated |= number == signal.SIGTERM
+
+
+def code_after(signals: DriverSignals | CancelOnSignal) -> ExitCode:
+    """Exit code of a command that was stopped by a signal."""
+    return ExitCode.STOPPED_EARLY if signals.is_terminated else ExitCode.INTERRUPTED
+
+
+def end_with(parent: int) -> bool:
+    """Get SIGTERM when the thread of process `parent` that started this one ends; False if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return os.getppid() == parent
 
 
 @contextmanager

@@ -87,7 +87,8 @@ class ReplayRuns:
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
         request = replace(self._program.request(trial, attempt), is_repeat=True)
-        status = self._runner.run(self._program.with_spec_file(request))
+        request.write_spec(self._program.folder.path)
+        status = self._runner.run(request)
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:

@@ -21,7 +21,7 @@ from search_spaces.layouts.settings import PYTHON
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import AttemptResult, LaunchStatus, classify
 from trials.failure_policy import policy_of
-from trials.files.folders import SearchFolder, links_outside, read_json, write_json
+from trials.files.folders import SearchFolder, links_outside, read_json
 from trials.files.path_owners import FolderIdentity
 from trials.measure_rules import MeasureRules
 from trials.trial import Attempt, FailureReason, Outcome, Rendezvous, Trial, TrialKind, TrialSpec, TrialState
@@ -45,6 +45,7 @@ class AttemptFactory:
 
     `trainer` is the search file's section, `python` the ranks' interpreter. The `baseline` is always measured
     completely, as are repeats. `taken` is the folder as its driver acquired it; nothing is launched in another one.
+    `guard` is for the attempts' folders, which may hang.
     """
 
     folder: SearchFolder
@@ -56,7 +57,7 @@ class AttemptFactory:
     seed: int = 1234
     baseline: Layout | None = None
     taken: FolderIdentity | None = None
-    _folders: HangGuard = field(default_factory=lambda: HangGuard(FOLDER_TIMEOUT_S), compare=False, repr=False)
+    guard: HangGuard = field(default_factory=lambda: HangGuard(FOLDER_TIMEOUT_S), compare=False, repr=False)
 
     @property
     def time_limit_s(self) -> float:
@@ -106,14 +107,6 @@ class AttemptFactory:
             taken=self.taken,
         )
 
-    def with_spec_file(self, request: LaunchRequest) -> LaunchRequest:
-        """Write the request's spec.json and return the request.
-
-        OSError if it cannot be written, or not in time; InputError if the folder is not the one that was taken.
-        """
-        self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
-        return request
-
     def result(self, trial: Trial, attempt: Attempt, status: LaunchStatus, now: float | None = None) -> AttemptResult:
         """Result of an ended attempt, from its folder and the launcher's status.
 
@@ -124,7 +117,7 @@ class AttemptFactory:
         path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(status.restart)
         may_come = now is not None and _may_still_come(attempt, status, now)
         try:
-            data = self._folders.call(str(path.parent), partial(_read_uncached, path, self.folder.path))
+            data = self.guard.call(str(path.parent), partial(_read_uncached, path, self.folder.path))
         except ValueError as error:
             if may_come:
                 raise OSError(f"{path} is incomplete") from error
@@ -136,14 +129,6 @@ class AttemptFactory:
         except ValueError as error:
             return _invalid(error)
         return classify(self.spec(trial, attempt), outcome, status)
-
-
-def _write_spec(request: LaunchRequest, root: Path) -> None:
-    request.require_taken()
-    if links_outside(request.folder.path, root):
-        raise OSError(f"{request.folder.path} is outside the search's folder")
-    request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_json(request.folder.spec, request.spec.to_json())
 
 
 def _read_uncached(path: Path, root: Path) -> dict[str, Any] | None:

@@ -55,7 +55,7 @@ class SearchObjective:
 class DriverCallbacks:
     """Callbacks of the search loop.
 
-    `on_event` runs after every recorded event, `renew_lease` in every iteration and before every launch. `predict`
+    `on_event` runs after every recorded event, `heartbeat` in every iteration and before every launch. `predict`
     returns the cost model's prediction for a layout, None without one. `grant_slots` is called in every iteration with
     the number of trials that have not ended and of those to start, and returns how many of the latter may start.
     `after_launches` is called at the end of each iteration: what could be launched is.
@@ -63,7 +63,7 @@ class DriverCallbacks:
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
-    renew_lease: Callable[[], None] = lambda: None
+    heartbeat: Callable[[], None] = lambda: None
     predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
     grant_slots: Callable[[int, int], int] = lambda active, requested: requested
     after_launches: Callable[[], None] = lambda: None

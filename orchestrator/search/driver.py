@@ -6,6 +6,8 @@ the record alone. So a driver that was killed at any point is resumed by another
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from orchestrator.launchers.base import Launcher, LaunchPostponed
 from orchestrator.samplers.base import Sampler
 from orchestrator.search.attempt_factory import AttemptFactory
@@ -37,7 +39,7 @@ class Driver:
         self,
         event_store: EventStore,
         factory: AttemptFactory,
-        sampler: Sampler,
+        make_sampler: Callable[[], Sampler],
         launcher: Launcher,
         goal: SearchObjective,
         limits: Limits,
@@ -45,14 +47,15 @@ class Driver:
         own_job: OwnJob | None = None,
         fabric_check: FabricProgram | None = None,
     ):
-        """`own_job` is the Slurm job that the driver runs in, if there is one: it counts against the budget.
-        `fabric_check` is run before anything is proposed, where it is given."""
+        """`make_sampler` is called once, when a layout is first asked for. `own_job` is the Slurm job that the driver
+        runs in, if there is one: it counts against the budget. `fabric_check` is run before anything is proposed, where
+        it is given."""
         self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, own_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
-        self._proposer = TrialProposer(self._context, sampler)
+        self._proposer = TrialProposer(self._context, make_sampler)
         self._submitter = AttemptSubmitter(self._context)
-        self._fabric = FabricChecker(self._context, fabric_check)
+        self._fabric = FabricChecker(self._context, fabric_check, self._submitter)
         self._stopped = False
 
     @property
@@ -83,7 +86,7 @@ class Driver:
             if self._context.is_interrupted and (self._context.index.in_flight or self._fabric.is_in_flight):
                 self._context.log_once.info("interrupted: waiting for the attempts in flight (ctrl-C again stops now)")
             try:
-                self._context.callbacks.renew_lease()
+                self._context.callbacks.heartbeat()
                 self.iterate()
             except OSError as error:
                 self._context.log_once.warning(f"retrying: {error}")
@@ -102,7 +105,7 @@ class Driver:
         last_seq = -1
         while not (self.search.state.is_ended or self._stopped) and self.search.last_seq != last_seq:
             last_seq = self.search.last_seq
-            self._context.callbacks.renew_lease()
+            self._context.callbacks.heartbeat()
             self.iterate()
         return self.search
 

@@ -12,8 +12,8 @@ from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.program_spec import program_spec
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S, OUTCOME_GRACE_S
 from orchestrator.search.context import SearchContext
-from orchestrator.search.launch_once import OnceLauncher
 from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
+from orchestrator.search.submit import AttemptSubmitter
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.fabric import FabricTimes, shapes_of
@@ -44,12 +44,12 @@ class FabricChecker:
     """Takes a search's fabric check a step further at each call. A check that fails is reported, and the search goes on
     without: it helps to choose layouts, and says nothing about whether they run."""
 
-    def __init__(self, context: SearchContext, program: FabricProgram | None):
+    def __init__(self, context: SearchContext, program: FabricProgram | None, submitter: AttemptSubmitter):
         self._context = context
         self._program = program
         self._is_skipped = False
         self._ended_at: float | None = None
-        self._launcher = OnceLauncher(context)
+        self._submitter = submitter
 
     @property
     def is_in_flight(self) -> bool:
@@ -110,7 +110,7 @@ class FabricChecker:
         if self._context.search.state is SearchState.STOPPING:
             self._cancel(attempt)
         elif attempt.state is TrialState.SUBMITTED:
-            self._launcher.launch(self._request(attempt), self._record_job_id)
+            self._submitter.launch(self._request(attempt), self._record_job_id)
         else:
             self._poll(attempt)
 

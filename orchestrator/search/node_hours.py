@@ -21,9 +21,30 @@ def longest_attempt_s(
     limit_s = measure.time_limit_s + LAUNCHER_GRACE_S
     if launcher is None:
         return limit_s + ENDING_ALLOWANCE_S
-    from orchestrator.launchers.factory import longest_s  # imports all launchers; called once a search
-
     return longest_s(launcher, limit_s, num_nodes, pilot_nodes)
+
+
+def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1) -> float:
+    """Return what the launcher's own `longest_s` will return for an attempt with this limit, before there is a
+    launcher.
+
+    A Slurm that does not answer counts with Slurm's default settings.
+    """
+    if section.kind == "slurm_pilot":
+        from orchestrator.launchers.slurm_pilot.sizing import PilotRules, max_share_s
+
+        return max_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
+    if section.kind != "slurm":
+        return time_limit_s + ENDING_ALLOWANCE_S
+    from orchestrator.launchers.slurm.launcher import max_job_s
+    from slurm.client import SlurmClient
+    from slurm.interface import SlurmSettings, SlurmUnreachable
+
+    try:
+        settings = SlurmClient().settings()
+    except SlurmUnreachable:
+        settings = SlurmSettings()
+    return max_job_s(time_limit_s, settings, section.slurm.partition)
 
 
 def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
@@ -20,12 +21,16 @@ from trials.trial_json import trial_json
 class TrialProposer:
     """Proposes trials for free slots, and knows the reason why no more layouts follow."""
 
-    def __init__(self, context: SearchContext, sampler: Sampler):
+    def __init__(self, context: SearchContext, make_sampler: Callable[[], Sampler]):
         self._context = context
-        self._sampler = sampler
+        self._make_sampler = make_sampler
         self._exhausted_without: frozenset[SettingValue] | None = None
         self._converged_at: int | None = None
         self._had_layouts_at: int | None = None
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return self._make_sampler()
 
     def propose(self) -> None:
         """Fill the free slots. Nothing is proposed while a trial waits for room in the budget.

@@ -1,18 +1,15 @@
-"""Executors of drivers' sessions: an actor of Parlay's own Ray each, or a thread of this process each."""
+"""Starts of drivers for those who supervise them: `parlay resume` in a process each, here or in a Ray actor."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
-from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession, DriverThread
+from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, WorkLost
+from orchestrator.service.driver_process import DriverExit, DriverProcess
 from search_spaces.errors import InputError, choice_fix
 
 _log = logging.getLogger(__name__)
@@ -20,64 +17,25 @@ _log = logging.getLogger(__name__)
 
 class ExecutorKind(StrEnum):
     RAY = "ray"
-    THREAD = "thread"
+    PROCESS = "process"
 
 
-class Executor(ABC):
-    """Runs drivers' sessions. Used by one thread; `close` is called last, by any thread."""
+class Processes:
+    """Drivers as child processes of this one."""
 
-    kind: ExecutorKind
+    kind = ExecutorKind.PROCESS
+    is_alive = True
 
-    @abstractmethod
-    def start(self, session: DriverSession) -> Any:
-        """Start the session and return a handle at once."""
-
-    @abstractmethod
-    def result(self, running: Any) -> DriverResult | None:
-        """Result of the session; None while it runs."""
-
-    @abstractmethod
-    def stop(self, running: Any) -> None:
-        """Ask the session to end at its next safe point; returns at once."""
-
-    @property
-    def is_alive(self) -> bool:
-        """True if it can be used; every session of a dead executor is lost."""
-        return True
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the executor and all its sessions."""
-
-
-class ThreadExecutor(Executor):
-    """Threads of this process: one that hangs cannot be ended, and a crash of the process ends all of them."""
-
-    kind = ExecutorKind.THREAD
-
-    def start(self, session: DriverSession) -> DriverThread:
-        thread = DriverThread(session)
-        thread.start()
-        return thread
-
-    def result(self, running: DriverThread) -> DriverResult | None:
-        return running.result
-
-    def stop(self, running: DriverThread) -> None:
-        running.session.stop()
+    def start(self, driver: DriverProcess) -> DriverProcess:
+        driver.start()
+        return driver
 
     def close(self) -> None:
-        """Threads end with the process."""
+        """Processes end with the thread that started them."""
 
 
-@dataclass(eq=False)
-class _Actor:
-    work: RayWork
-    result: DriverResult | None = None
-
-
-class RayExecutor(Executor):
-    """A process for each session and a Ray of its own; all end with this process, however it ends."""
+class RayActors:
+    """Drivers as Ray actors: each starts the process of its driver. All end with this process, however it ends."""
 
     kind = ExecutorKind.RAY
 
@@ -86,43 +44,58 @@ class RayExecutor(Executor):
         self._runtime = runtime
         self._environment = environment
 
-    def start(self, session: DriverSession) -> _Actor:
-        return _Actor(self._runtime.begin(session, self._environment))
-
-    def result(self, running: _Actor) -> DriverResult | None:
-        if running.result is None and self._runtime.done([running.work]):
-            running.result = self._outcome(running.work)
-        return running.result
-
-    def _outcome(self, work: RayWork) -> DriverResult:
-        try:
-            return self._runtime.result(work)
-        except WorkLost as lost:
-            return DriverResult(DriverExit.LOST, f"its process died: {lost}".splitlines()[0])
-        except Exception as error:
-            return DriverResult(DriverExit.FAILED, f"{type(error).__name__}: {error}")
-
-    def stop(self, running: _Actor) -> None:
-        running.work.actor.stop.remote()
-
     @property
     def is_alive(self) -> bool:
+        """False once Ray is dead; every driver has died with it, and any further call would end this process."""
         return self._runtime.is_alive
+
+    def start(self, driver: DriverProcess) -> RayDriver:
+        return RayDriver(self._runtime, driver, self._environment)
 
     def close(self) -> None:
         self._runtime.close()
 
 
+class RayDriver:
+    """A Ray actor that starts a driver's process and waits for its exit."""
+
+    def __init__(self, runtime: RayRuntime, driver: DriverProcess, environment: Mapping[str, str]):
+        self._runtime = runtime
+        self._work = runtime.begin(driver, environment)
+
+    def result(self) -> DriverExit | None:
+        """Its end; None while it runs."""
+        if not self._runtime.done([self._work]):
+            return None
+        try:
+            ended: DriverExit = self._runtime.result(self._work)
+        except (WorkLost, OSError) as lost:
+            return DriverExit(None, {"error": {"message": f"its actor died: {lost}".splitlines()[0]}})
+        return ended
+
+    def stop(self) -> None:
+        """Let it leave at its next safe point; returns at once."""
+        self._work.actor.stop.remote()
+
+    def kill(self) -> None:
+        """End it at once. What it leaves is for the next driver."""
+        self._work.actor.kill.remote()
+
+
+Executor = Processes | RayActors
+RunningDriver = DriverProcess | RayDriver
+
+
 def make_executor(kind: ExecutorKind) -> Executor:
-    """Return an executor of this kind; threads, with a note, if Ray cannot start. For the main thread."""
-    if kind is ExecutorKind.THREAD:
-        return ThreadExecutor()
+    """Return an executor of this kind; processes, with a note, if Ray cannot start. For the main thread."""
+    if kind is ExecutorKind.PROCESS:
+        return Processes()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
-        return RayExecutor(RayRuntime.start_loopback(rank_slots=0, num_gpus=0), environment)
+        return RayActors(RayRuntime.start_loopback(rank_slots=0, num_gpus=0), environment)
     except RayUnavailable as error:
-        _log.warning(f"Ray cannot start, so drivers run as threads of this process: {error}")
-        return ThreadExecutor()
+        _log.warning(f"Ray cannot start, so drivers run as plain processes: {error}")
+        return Processes()
 
 
 def executor_named(name: str) -> ExecutorKind:

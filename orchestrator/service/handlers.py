@@ -17,7 +17,7 @@ from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import SubmitAnswer, create_runnable_search, validate_search
+from orchestrator.lifecycle.create import SubmitAnswer, create_search, validate_search
 from orchestrator.lifecycle.driver_status import driver_status
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import (
@@ -171,9 +171,8 @@ class RequestHandlers:
         notes = ListSink()
         spec = load_search_text(yaml, Path(directory), changes)
         _require_no_other_ray(spec)
-        with sending_to(notes):
-            started = create_runnable_search(validate_search(spec, self.ledger_url))
-        folder = started.folder
+        with sending_to(notes), create_search(validate_search(spec, self.ledger_url)) as started:
+            folder = started.folder
         self._supervisor.supervise(ServiceSearch(folder.search_id, folder.path, started.ledger_url))
         return SubmitAnswer(search_id=folder.search_id, folder=str(folder.path), notes=tuple(notes.messages))
 
@@ -331,7 +330,7 @@ def _require_no_other_ray(spec: SearchSpec) -> None:
             f"names a running Ray, {spec.launcher.address}",
             key="launcher.address",
             value=spec.launcher.address,
-            rule="a process can connect to one Ray only, and the service has its own",
+            rule="which Ray an address names depends on the environment of the driver, and the service has its own",
             fix="parlay submit --no-service starts a separate driver process",
         )
 

@@ -1,10 +1,18 @@
-"""Fair shares of a limit on trials in flight, for several searches."""
+"""Fair shares of a limit on trials in flight, for several searches and their processes."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from search_spaces.decoding import decode_value
+from trials.files.folders import read_json, write_json
+
+QUOTA_SCHEMA = "parlay.quota/1"
 
 
 @dataclass(frozen=True)
@@ -46,29 +54,18 @@ def grant_slots(capacity: int, requests: Mapping[str, QuotaRequest], search: str
     return granted.get(search, 0)
 
 
-class Quota:
-    """Latest requests of all searches. Thread-safe.
+def grant(capacity: int, requests: dict[str, QuotaRequest], search: str, active: int, requested: int) -> int:
+    """Grant a search up to `requested` trials beyond its `active` ones, and note that in `requests`, which are ordered
+    by the last grant, latest last.
 
-    `capacity` is the limit on trials in flight in total. `requests` is ordered by the last grant, latest last.
+    Granted trials that are not begun are free again at the search's next request.
     """
-
-    def __init__(self, capacity: int, requests: Mapping[str, QuotaRequest] | None = None):
-        self._capacity = capacity
-        self.requests = dict(requests or {})
-        self._lock = threading.Lock()
-
-    def grant(self, search: str, active: int, requested: int) -> int:
-        """Grant up to `requested` trials beyond the `active` ones.
-
-        Granted trials that are not begun are free again at the search's next request.
-        """
-        with self._lock:
-            self.requests[search] = QuotaRequest(active, active + requested)
-            granted = grant_slots(self._capacity, self.requests, search)
-            if granted:
-                del self.requests[search]
-                self.requests[search] = QuotaRequest(active + granted, active + requested)
-            return granted
+    requests[search] = QuotaRequest(active, active + requested)
+    granted = grant_slots(capacity, requests, search)
+    if granted:
+        del requests[search]
+        requests[search] = QuotaRequest(active + granted, active + requested)
+    return granted
 
 
 def _level(capacity: int, wants: Sequence[int]) -> int:
@@ -80,3 +77,51 @@ def _level(capacity: int, wants: Sequence[int]) -> int:
             return each
         left -= want
     return max(ascending, default=0)
+
+
+class QuotaFile:
+    """Latest requests of all searches in this file (0600) on a local disk; its lock holds between the processes of this
+    machine.
+
+    `capacity` is the limit on trials in flight in total.
+    """
+
+    def __init__(self, path: Path, capacity: int):
+        self._path = path
+        self._capacity = capacity
+
+    def reset(self, active: Mapping[str, int]) -> None:
+        """Replace all requests by the active trials of searches that have no driver yet."""
+        with self._locked():
+            self._write({search: QuotaRequest(count, count) for search, count in active.items()})
+
+    def grant(self, search: str, active: int, requested: int) -> int:
+        """Grant up to `requested` trials beyond the `active` ones."""
+        with self._locked():
+            requests = self._read()
+            granted = grant(self._capacity, requests, search, active, requested)
+            self._write(requests)
+            return granted
+
+    def set_active(self, search: str, active: int) -> None:
+        """Set the active trials of a search without a driver; 0 once it has ended."""
+        with self._locked():
+            requests = self._read()
+            requests.pop(search, None)
+            if active:
+                requests[search] = QuotaRequest(active, active)
+            self._write(requests)
+
+    def _read(self) -> dict[str, QuotaRequest]:
+        """Latest requests; none if the file is missing or truncated, since searches ask again."""
+        with suppress(OSError, ValueError):
+            found = (read_json(self._path) or {}).get("searches")
+            return dict(decode_value(Mapping[str, QuotaRequest], found, "searches"))
+        return {}
+
+    def _write(self, requests: Mapping[str, QuotaRequest]) -> None:
+        searches = {search: asdict(request) for search, request in requests.items()}
+        write_json(self._path, {"schema": QUOTA_SCHEMA, "searches": searches})
+
+    def _locked(self) -> FileLock:
+        return FileLock(self._path.with_name(f"{self._path.name}.lock"), mode=0o600, fallback_to_soft=False)

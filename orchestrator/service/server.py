@@ -37,7 +37,7 @@ class ServiceOptions:
     """`port` of the loopback (0: a free one); None for a unix socket. `is_read_only`: pages change nothing."""
 
     port: int | None = None
-    executor: ExecutorKind = ExecutorKind.RAY
+    executor: ExecutorKind = ExecutorKind.PROCESS
     max_in_flight: int | None = None
     is_read_only: bool = False
 

@@ -40,7 +40,7 @@ class ServiceAnswer(Answer):
     socket: str | None
     port: int | None
     executor: str
-    """ray or thread."""
+    """process or ray."""
 
 
 class PageAnswer(Answer):

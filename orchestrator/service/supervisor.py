@@ -1,4 +1,4 @@
-"""Supervisor of the service's searches: each has a driver session, started again from the ledger if it dies."""
+"""Supervisor of the service's searches: each has a driver's process, started again if it dies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from dashboards.log_once import LogOnce
-from orchestrator.search.lease import retry_releases
-from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
-from orchestrator.service.executors import Executor, ThreadExecutor
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.lifecycle.driver_job import parlay_command
+from orchestrator.search.lease import LeaseHeld, current_lease, require_no_holder, retry_releases
+from orchestrator.service.driver_process import DriverExit, DriverProcess
+from orchestrator.service.executors import Executor, Processes, RunningDriver
+from orchestrator.service.quota import QuotaFile
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
+from search_spaces.errors import ExternalError
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
@@ -25,14 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 MAX_FAILURES = 5
-"""Consecutive failed or lost sessions before a search is given up."""
+"""Consecutive drivers that failed before a search is given up."""
 BACKOFF_S = 1.0
 """Seconds before the first restart; doubled before each further one."""
 HELD_RETRY_S = 5.0
 HEALTHY_S = 600.0
-"""A session of at least this length resets the count of failures."""
+"""A driver that ran for at least this long resets the count of failures."""
 STOPPED_CHECK_S = 60.0
-"""Seconds between two checks of stopped searches, which others may drive."""
+"""Seconds between two checks: for drivers that hang, and of stopped searches, which others may drive."""
+HANG_S = 600.0
+"""A driver without a heartbeat for this long hangs and is ended: it renews its lease every few seconds."""
 STOP_LIMIT_S = 30.0
 _POLL_S = 0.5
 
@@ -55,12 +58,11 @@ class SupervisedSearch:
     detail: str | None = None
     next_start_at: float = 0.0
     started_at: float = 0.0
-    driver: Any = field(default=None, compare=False)
+    driver: RunningDriver | None = field(default=None, compare=False)
 
 
 class DriverSupervisor:
-    """One thread (`run`) starts sessions and handles their results; `supervise`, `searches` and `stop` are for
-    others."""
+    """One thread (`run`) starts drivers and handles their exits; `supervise`, `searches` and `stop` are for others."""
 
     def __init__(
         self,
@@ -72,6 +74,8 @@ class DriverSupervisor:
         self._state_dir = state_dir
         self._executor = executor
         self._quota = None if max_in_flight is None else QuotaFile(state_dir.quota, max_in_flight)
+        limit = () if max_in_flight is None else ("--quota", str(state_dir.quota), "--in-flight", str(max_in_flight))
+        self._options = ("--json", *limit)
         self._clock = clock
         self._log_once = LogOnce(_log)
         self._next_check_at = clock() + STOPPED_CHECK_S
@@ -96,7 +100,7 @@ class DriverSupervisor:
             return dict(self._entries)
 
     def stop(self) -> None:
-        """Make `run` return once every session has left at a safe point."""
+        """Make `run` return once every driver has left at a safe point."""
         self._stopping.set()
         self._wake.set()
 
@@ -115,35 +119,46 @@ class DriverSupervisor:
         """Do everything that is due, once."""
         retry_releases(time.time())
         if not self._executor.is_alive:
-            self._switch_to_threads()
+            self._switch_to_processes()
         for entry in self.searches().values():
-            if entry.state is DriverState.DRIVING:
-                if (result := self._executor.result(entry.driver)) is not None:
-                    self._handle_result(entry, result)
+            if entry.driver is not None:
+                if (ended := entry.driver.result()) is not None:
+                    self._handle_exit(entry, ended)
             elif entry.state is DriverState.WAITING and self._clock() >= entry.next_start_at:
                 self._start(entry)
         if self._clock() >= self._next_check_at:
             self._next_check_at = self._clock() + STOPPED_CHECK_S
+            self._end_hanging()
             self._check_stopped()
 
     def _start(self, entry: SupervisedSearch) -> None:
         search = entry.search
-        driver = self._executor.start(DriverSession(search.folder, search.ledger_url, self._quota))
+        try:
+            require_no_holder(SearchFolder(search.folder), time.time())
+        except LeaseHeld as held:
+            self._wait_for(entry, str(held))
+            return
+        command = parlay_command("resume", str(search.folder), "--ledger", search.ledger_url, *self._options)
+        driver = self._executor.start(DriverProcess(command))
         self._set(replace(entry, state=DriverState.DRIVING, started_at=self._clock(), driver=driver))
 
-    def _handle_result(self, entry: SupervisedSearch, result: DriverResult) -> None:
-        now, search_id = self._clock(), entry.search.search_id
+    def _handle_exit(self, entry: SupervisedSearch, ended: DriverExit) -> None:
+        now, record = self._clock(), _record_of(entry.search)
         if self._quota is not None:
-            self._quota.set_active(search_id, _num_active(_record_of(entry.search)))
-        if result.end is DriverExit.ENDED:
+            self._quota.set_active(entry.search.search_id, _num_active(record))
+        if ended.has_finished:
             self._remove(entry)
-        elif result.end is DriverExit.HELD:
-            waiting = replace(entry, state=DriverState.WAITING, next_start_at=now + HELD_RETRY_S, detail=result.detail)
-            self._set(replace(waiting, driver=None))
-        elif result.end is DriverExit.REFUSED:
-            self._give_up(entry, result.detail)
-        elif result.end is not DriverExit.STOPPED:
-            self._handle_failure(entry, result.detail, now)
+        elif ended.was_held:
+            self._wait_for(entry, ended.detail)
+        elif ended.is_refused:
+            self._give_up(entry, ended.detail)
+        else:
+            self._handle_failure(entry, ended.detail, now)
+
+    def _wait_for(self, entry: SupervisedSearch, holder: str) -> None:
+        """Leave the search to the driver that holds it, for a while."""
+        next_start_at = self._clock() + HELD_RETRY_S
+        self._set(replace(entry, state=DriverState.WAITING, next_start_at=next_start_at, detail=holder, driver=None))
 
     def _handle_failure(self, entry: SupervisedSearch, detail: str, now: float) -> None:
         failures = 1 if now - entry.started_at >= HEALTHY_S else entry.failures + 1
@@ -159,6 +174,13 @@ class DriverSupervisor:
         _log.warning(f"{entry.search.search_id} has no driver any more: {detail}")
         self._set(replace(entry, state=DriverState.STOPPED, detail=detail, driver=None))
 
+    def _end_hanging(self) -> None:
+        """End the drivers that do not renew their lease. The next ones go on."""
+        for entry in self.searches().values():
+            if entry.driver is not None and self._clock() - entry.started_at >= HANG_S and _is_silent(entry.search):
+                _log.warning(f"{entry.search.search_id}: its driver does not respond and is ended")
+                entry.driver.kill()
+
     def _check_stopped(self) -> None:
         """Update the active trials of stopped searches, which others may drive, and remove those that have ended."""
         for entry in self.searches().values():
@@ -169,39 +191,40 @@ class DriverSupervisor:
                 if record is not None and record.state.is_ended:
                     self._remove(entry)
 
-    def _switch_to_threads(self) -> None:
-        """Any call to a dead Ray would end this process. Its actors have died, or soon will, with their sessions."""
-        _log.warning("Ray has died; drivers now run as threads of this process")
-        dead, self._executor = self._executor, ThreadExecutor()
+    def _switch_to_processes(self) -> None:
+        """Any call to a dead Ray would end this process. Its actors have died, or soon will, with their drivers."""
+        _log.warning("Ray has died; drivers now run as plain processes")
+        dead, self._executor = self._executor, Processes()
         for entry in self.searches().values():
-            if entry.state is DriverState.DRIVING:
-                self._handle_result(entry, DriverResult(DriverExit.LOST, "Ray has died"))
+            if entry.driver is not None:
+                self._handle_failure(entry, "Ray has died", self._clock())
         dead.close()
 
     def _stop_drivers(self) -> None:
-        """Stop all sessions and wait for them; the rest ends with the executor."""
-        running = [entry for entry in self.searches().values() if entry.state is DriverState.DRIVING]
+        """Stop all drivers and wait for them; one that does not leave in time is ended."""
+        running = {search_id: entry.driver for search_id, entry in self.searches().items() if entry.driver is not None}
         if self._executor.is_alive:
-            for entry in running:
-                self._executor.stop(entry.driver)
+            for driver in running.values():
+                driver.stop()
         deadline = self._clock() + STOP_LIMIT_S
         while running and self._clock() < deadline and self._executor.is_alive:
-            for entry in list(running):
-                if (result := self._executor.result(entry.driver)) is not None:
-                    self._handle_result(entry, result)
-                    running.remove(entry)
+            for search_id, driver in list(running.items()):
+                if (ended := driver.result()) is not None:
+                    if ended.has_finished:
+                        self._remove(self.searches()[search_id])
+                    del running[search_id]
             time.sleep(0.05)
-        for entry in running:
-            _log.warning(
-                f"{entry.search.search_id}: its driver did not stop in time and is terminated; nothing is lost"
-            )
+        for search_id, driver in running.items():
+            _log.warning(f"{search_id}: its driver did not stop in time and is ended; nothing is lost")
+            if self._executor.is_alive:
+                driver.kill()
 
     def _set(self, entry: SupervisedSearch) -> None:
         with self._lock:
             self._entries[entry.search.search_id] = entry
 
     def _remove(self, ended: SupervisedSearch) -> None:
-        """Remove a search, unless it was requested again meanwhile: its new session then ends at once."""
+        """Remove a search, unless it was requested again meanwhile: its new driver then ends at once."""
         with self._lock:
             self._store({name: entry for name, entry in self._entries.items() if entry is not ended})
 
@@ -216,8 +239,17 @@ def _record_of(search: ServiceSearch) -> SearchRecord | None:
     try:
         with closing(Journal(SearchFolder(search.folder).journal)) as journal:
             return search_of(journal.path, search.search_id, journal.read())
-    except Exception:  # the session that reads a damaged journal reports it
+    except Exception:  # the driver that reads a damaged journal reports it
         return None
+
+
+def _is_silent(search: ServiceSearch) -> bool:
+    """True if the search's newest lease is held and was not renewed for HANG_S."""
+    try:
+        lease = current_lease(SearchFolder(search.folder))
+    except (OSError, ExternalError):
+        return False
+    return lease is not None and lease.is_held(time.time()) and time.time() - lease.heartbeat_at >= HANG_S
 
 
 def _num_active(record: SearchRecord | None) -> int:

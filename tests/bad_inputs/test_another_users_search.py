@@ -13,13 +13,13 @@ from typing import cast
 
 import pytest
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import run
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_text
-from orchestrator.lifecycle.create import create_search
-from orchestrator.service.driver_session import DriverExit, DriverSession
 from orchestrator.service.stall_watch import StallWatch
 from tests.bad_inputs.cli import SEARCH, Cli
+from tests.kit import created
+from tests.orchestrator.service.services import driver_exit
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind
@@ -69,7 +69,7 @@ def search(cli: Cli, trap: Path, listener: socket.socket, monkeypatch: pytest.Mo
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     text = SEARCH.replace("{enabled: false}", f"{{mlflow_uri: '{address}'}}")
     text += f"trainer: {{python: {trap}}}\nnotify: {{events: [stall], command: [{trap}]}}\n"
-    return create_search(load_search_text(text, cli.folder, ()), ledger_url())
+    return created(load_search_text(text, cli.folder, ()), ledger_url())
 
 
 def hand_over(folder: SearchFolder) -> None:
@@ -129,8 +129,8 @@ def test_the_service_neither_drives_it_nor_tells_its_command_of_a_stall(
     (search.notified / "stall.json").unlink()
     hand_over(search)
     StallWatch(ledger_url()).check(time.time() + A_DAY_S)
-    result = DriverSession(search.path, ledger_url()).run()
-    assert (result.end, str(STRANGER) in result.detail) == (DriverExit.REFUSED, True)
+    ended = driver_exit(search)
+    assert (ended.is_refused, str(STRANGER) in ended.detail) == (True, True)
     assert not was_used(cli, listener)
     assert not search.driver_log.exists(), "it may be a link of theirs"
 
@@ -138,13 +138,13 @@ def test_the_service_neither_drives_it_nor_tells_its_command_of_a_stall(
 def test_a_row_of_a_shared_ledger_says_nothing_that_the_journal_of_our_folder_does_not(
     cli: Cli, trap: Path, listener: socket.socket
 ):
-    folder = create_search(load_search_text(SEARCH, cli.folder, ()), ledger_url())
-    created, *others = Journal(folder.journal).read()
-    assert created.kind is EventKind.SEARCH_CREATED
-    created.data["spec"]["notify"] |= {"command": [str(trap)], "events": ["stall"]}
-    created.data["spec"]["trainer"]["python"] = str(trap)
+    folder = created(load_search_text(SEARCH, cli.folder, ()), ledger_url())
+    first, *others = Journal(folder.journal).read()
+    assert first.kind is EventKind.SEARCH_CREATED
+    first.data["spec"]["notify"] |= {"command": [str(trap)], "events": ["stall"]}
+    first.data["spec"]["trainer"]["python"] = str(trap)
     with closing(LedgerWriter(ledger_url())) as ledger:
-        ledger.replace(folder.search_id, [created, *others], str(folder.path))
+        ledger.replace(folder.search_id, [first, *others], str(folder.path))
     StallWatch(ledger_url()).check(time.time() + A_DAY_S)
     assert run(["cancel", folder.search_id, "--json"]) == 0
     assert json.loads(cli.capsys.readouterr().out)["search_id"] == folder.search_id

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.terminal.live_table import console_for
-from orchestrator.cli import guard, main, status
+from orchestrator.cli import main, status
 from tests.bad_inputs.cli import Cli
 from tests.sources import Module, calls, modules
 
@@ -59,7 +59,7 @@ def test_the_traceback_of_a_bug_is_spelled_out(cli: Cli, monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise RuntimeError(STEERING)
 
-    monkeypatch.setattr(guard, "_run", broken)
+    monkeypatch.setattr(main, "_command", broken)
     assert main.run(["status"]) == 1
     said = cli.capsys.readouterr().err
     assert "Traceback" in said

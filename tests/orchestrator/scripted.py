@@ -79,7 +79,7 @@ class ScriptedLauncher(Launcher):
     def requests(self) -> list[LaunchRequest]:
         return [job.request for job in self.jobs.values()]
 
-    def _launch(self, request: LaunchRequest) -> str | None:
+    def launch(self, request: LaunchRequest) -> str | None:
         if self.meets:
             if (met := self.meets.pop(0)) is None:
                 return None

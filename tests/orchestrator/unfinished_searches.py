@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import create_search, validate_space
+from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.lock import acquire_search
-from tests.kit import loaded
+from tests.kit import created, loaded
 from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import EventKind
 from trials.ledger.location import ledger_url
@@ -17,10 +17,11 @@ from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, write
 def search_with_a_job(folder: Path) -> SearchFolder:
     """A search without a driver; one of its trials has a job in Slurm."""
     spec = _spec(folder, "slurm")
-    search, [layout, *_] = create_search(spec, ledger_url()), validate_space(spec).layouts
+    search, [layout, *_] = created(spec, ledger_url()), validate_space(spec).layouts
     attempt = {"trial": "t0001", "attempt": "a1"}
     intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 630.0, "reserved_s": 722.0, "exclude": []}
-    with acquire_search(search, ledger_url()) as lock, lock.open_history() as history:
+    with acquire_search(search, ledger_url()) as lock:
+        history = lock.history
         history.record(EventKind.SEARCH_STATE, state="running", end_reason=None, detail=None)
         history.record(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout.to_json(), kind="search", prediction=None)
         history.record(EventKind.ATTEMPT_SUBMITTED, **attempt, **intent)
@@ -30,8 +31,9 @@ def search_with_a_job(folder: Path) -> SearchFolder:
 
 def ended_search_with_a_pilot(folder: Path) -> SearchFolder:
     """A cancelled search whose driver was killed before it had ended its pilot, which waits in Slurm's queue."""
-    search = create_search(_spec(folder, "slurm_pilot"), ledger_url())
-    with acquire_search(search, ledger_url()) as lock, lock.open_history() as history:
+    search = created(_spec(folder, "slurm_pilot"), ledger_url())
+    with acquire_search(search, ledger_url()) as lock:
+        history = lock.history
         history.record(EventKind.SEARCH_STATE, state="cancelled", end_reason="cancelled_by_user", detail=None)
     pilot = PilotFolder(search.pilots / "p0001")
     pilot.steps.mkdir(parents=True)

@@ -209,7 +209,7 @@ class DamagedFile(ExternalError, ValueError):
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write `data` as JSON, atomically by a rename; ValueError for NaN."""
-    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+    write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode("utf-8"))
 
 
 def write_text(path: Path, text: str) -> None:

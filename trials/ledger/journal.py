@@ -86,7 +86,12 @@ class Journal:
         Raises FencedError when a later lease has written, ConcurrentAppend when another event is due, JournalDamaged,
         and OSError (disk full), after which the journal is unchanged and the same event can be appended again.
         """
-        descriptor = self._open()
+        if (descriptor := self._descriptor) is None:
+            is_new = not self.path.exists()
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = self._descriptor = os.open(self.path, flags, 0o600)
+            if is_new:
+                sync_folder(self.path.parent)
         size = os.fstat(descriptor).st_size
         if size != self._contents.size:
             self._contents = self._whole()
@@ -116,15 +121,6 @@ class Journal:
                 return stream.read()
         except ValueError as error:
             raise JournalDamaged(str(error)) from error
-
-    def _open(self) -> int:
-        if self._descriptor is None:
-            is_new = not self.path.exists()
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            self._descriptor = os.open(self.path, flags, 0o600)
-            if is_new:
-                sync_folder(self.path.parent)
-        return self._descriptor
 
     def _require_next(self, event: Event) -> None:
         if event.fencing < self._contents.fencing:

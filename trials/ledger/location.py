@@ -7,14 +7,14 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from typing import TYPE_CHECKING, Any
 
 from search_spaces.errors import InputError, did_you_mean
 from trials.files.path_owners import require_trusted_path
 from trials.schema.ledger_section import DRIVERS
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -66,6 +66,8 @@ def ledger_to_read(given: str | None = None) -> str:
     """The URL of a ledger to read; InputError where a named file does not exist. The default is empty until a search
     begins."""
     if given is not None and existing_ledger_url(given) is None:
+        from sqlalchemy import make_url
+
         path = Path(make_url(ledger_url(given)).database or "")
         meant = did_you_mean(path.name, (there.name for there in path.parent.glob("*.db")))
         others = "leave it out for the default ledger; parlay ledger rebuild FOLDER makes one from search folders"
@@ -82,8 +84,11 @@ def existing_ledger_url(given: str | None = None) -> str | None:
     """The URL of a ledger, None where its file does not exist. No folder is created."""
     mounts = _mounts()
     local = default_folder(os.environ, Path.home(), os.getuid(), mounts)
-    url = _sqlite_url(local / "ledger.db") if given is None else checked_url(given, local, mounts)
-    target = make_url(url)
+    if given is None:
+        return ledger_url() if os.path.lexists(local / "ledger.db") else None
+    from sqlalchemy import make_url
+
+    target = make_url(checked_url(given, local, mounts))
     is_file = target.get_backend_name() == "sqlite"
     return None if is_file and not os.path.lexists(target.database or "") else ledger_url(given)
 
@@ -173,6 +178,9 @@ def checked_url(given: str, local: Path, mounts: str) -> str:
 
 
 def _parsed(given: str) -> URL:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
@@ -204,6 +212,8 @@ def _checked_sqlite(given: str, url: URL, local: Path, mounts: str) -> str:
 
 
 def _sqlite_url(path: Path) -> str:
+    from sqlalchemy import URL
+
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 

@@ -60,7 +60,7 @@ class LocalLauncher(Launcher):
         self._fork_servers = ForkServers(_folder_of_sockets, _note_plain_starts, self._environment)
         self._changed = threading.Event()
 
-    def _launch(self, request: LaunchRequest) -> str | None:
+    def launch(self, request: LaunchRequest) -> str | None:
         slot = self._free_slot()
         if slot is None:
             return None

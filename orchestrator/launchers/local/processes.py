@@ -174,7 +174,10 @@ class RankGroup:
         oom_kills = count_oom_kills()
         error = None
         try:
-            self._started = self._start_ranks()
+            environment = self._environment_of_ranks()
+            for local_rank in range(len(self._plan.logs)):
+                self._started = (*self._started, self._start_rank(local_rank, environment))
+            self.started_at = self._started[0].started_at
             self._on_start(self._started)
             self._watch()
         except Exception as problem:  # a missing program, a full disk, no more threads: no rank stays unsupervised
@@ -198,13 +201,11 @@ class RankGroup:
         started_at, start = self._first_start
         return started_at + time.monotonic() - start
 
-    def _start_ranks(self) -> tuple[RankProcess, ...]:
+    def _environment_of_ranks(self) -> dict[str, str]:
         environment = rank_environment(self._node_environment, self._plan)
         if shutil.which(self._plan.argv[0], path=environment.get("PATH")) is None:
             raise FileNotFoundError(f"{self._plan.argv[0]} is not an executable on {socket.gethostname()}")
-        started = tuple(self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs)))
-        self.started_at = started[0].started_at
-        return started
+        return environment
 
     def _start_rank(self, local_rank: int, environment: Mapping[str, str]) -> RankProcess:
         rank = self._plan.first_rank + local_rank

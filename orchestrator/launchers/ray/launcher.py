@@ -55,7 +55,7 @@ class RayLauncher(Launcher):
         self._attempts: dict[str, _RayAttempt] = {}
         self._orphans: dict[str, OrphanedAttempt] = {}
 
-    def _launch(self, request: LaunchRequest) -> str | None:
+    def launch(self, request: LaunchRequest) -> str | None:
         self._replace_dead_ray()
         spec = request.spec
         if request.folder.ranks.exists():

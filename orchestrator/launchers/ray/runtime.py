@@ -56,13 +56,14 @@ class WorkLost(Exception):
 
 
 class Work(Protocol):
-    """Work for an actor: `run` it to its end, or until `stop`, called from another thread, lets it return early.
+    """Work for an actor: `run` it to its end; `stop` and `kill`, called from another thread, let it return early.
 
     It is pickled by name, so its module is imported in the actor.
     """
 
     def run(self) -> Any: ...
     def stop(self) -> None: ...
+    def kill(self) -> None: ...
 
 
 class Worker:
@@ -78,6 +79,9 @@ class Worker:
 
     def stop(self) -> None:
         self._work.stop()
+
+    def kill(self) -> None:
+        self._work.kill()
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class SlurmLauncher(Launcher):
         self._monitor = JobMonitor(slurm, self._queries, self._submissions)
         self._canceller = JobCanceller(slurm, self._queries, self._submissions, self._monitor)
 
-    def _launch(self, request: LaunchRequest) -> str | None:
+    def launch(self, request: LaunchRequest) -> str | None:
         return self._submissions.launch(request)
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:

@@ -87,7 +87,7 @@ class SlurmPilotLauncher(Launcher):
 
     # -- launching
 
-    def _launch(self, request: LaunchRequest) -> str | None:
+    def launch(self, request: LaunchRequest) -> str | None:
         """Return the id of the job in which the attempt will be a step."""
         if request.key in self._steps:
             raise ValueError(f"{request.key} was launched before")

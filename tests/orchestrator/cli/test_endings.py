@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import run
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle import cancel, pilot_cleanup
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.unfinished_searches import ended_search_with_a_pilot, search_with_a_job

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.config.loader import load_search_file
-from orchestrator.lifecycle.create import create_search
 from orchestrator.search.lease import acquire_lease, current_lease, release_lease
+from tests.kit import created
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from tests.strangers import STRANGER, needs_a_stranger
 from tests.trials.ledger.stories import Story
@@ -194,7 +194,7 @@ class TestSync:
 @pytest.fixture
 def begun(tmp_path, parlay, url, own_home) -> SearchFolder:
     """A search without a driver, and a ledger that was truncated afterwards."""
-    folder = create_search(load_search_file(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY)), url)
+    folder = created(load_search_file(write_simulated_search(tmp_path, OK, OUT_OF_MEMORY)), url)
     os.truncate(own_home / "ledger.db", (own_home / "ledger.db").stat().st_size // 2)
     return folder
 

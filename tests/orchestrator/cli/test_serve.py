@@ -25,7 +25,7 @@ def listening(monkeypatch):
     def serve_here(place, url, wanted, on_ready):
         place.folder.mkdir(parents=True, exist_ok=True)
         place.token.write_text("s3cret")
-        on_ready(place.write_about(None, wanted.port, "thread"))
+        on_ready(place.write_about(None, wanted.port, "process"))
         return []
 
     monkeypatch.setattr("orchestrator.service.server.serve", serve_here)
@@ -33,7 +33,7 @@ def listening(monkeypatch):
 
 def said(monkeypatch, stream: io.StringIO, **options) -> str:
     monkeypatch.setattr(sys, "stdout", stream)
-    serve.serve(port=7000, executor="thread", max_in_flight=None, page=False, ledger=None, **options)
+    serve.serve(port=7000, executor="process", max_in_flight=None, page=False, ledger=None, **options)
     return stream.getvalue()
 
 

@@ -10,7 +10,6 @@ from contextlib import closing
 import pytest
 
 from orchestrator.common.logs import (
-    FileSink,
     ListSink,
     TerminalSink,
     is_quiet,
@@ -60,17 +59,6 @@ def test_a_terminal_that_is_gone_ends_nothing(monkeypatch):
         LOG.info("one")
         LOG.info("two")
     assert gone.writes == 1
-
-
-def test_a_file_has_times_and_levels_and_may_be_impossible_to_write(tmp_path):
-    with sending_to(FileSink(tmp_path / "driver.log")):
-        LOG.info("begun")
-        LOG.error("failed")
-    begun, failed = (tmp_path / "driver.log").read_text().splitlines()
-    assert re.fullmatch(TIMED + "INFO    begun", begun)
-    assert re.fullmatch(TIMED + "ERROR   failed", failed)
-    with sending_to(FileSink(tmp_path / "gone" / "driver.log")):
-        LOG.info("nowhere")
 
 
 def test_a_driver_whose_standard_error_is_its_log_writes_times(tmp_path, monkeypatch):

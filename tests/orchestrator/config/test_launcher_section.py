@@ -15,7 +15,7 @@ from orchestrator.config.setting_problems import candidate_problems
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.lifecycle.create import with_environment_options
-from orchestrator.lifecycle.drive import attempt_factory_of
+from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.preflight.slurm_site import smallest_and_largest
 from orchestrator.schema.search_file import SearchFile

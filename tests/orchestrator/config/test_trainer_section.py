@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import validate_space
-from orchestrator.lifecycle.drive import attempt_factory_of
+from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from tests.kit import MINIMAL, TINY_SEARCH, loaded, refusal, refusals

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle import create
-from orchestrator.lifecycle.create import create_search, validate_space
-from orchestrator.lifecycle.drive import SearchCallbacks, drive
+from orchestrator.lifecycle.create import validate_space
+from orchestrator.lifecycle.drive import RunnableSearch, drive
+from orchestrator.search.context import DriverCallbacks
 from search_spaces.errors import InputError
+from tests.kit import created
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from tests.orchestrator.common.test_machine import unfinished
 from trials.files.folders import SearchFolder
@@ -22,19 +25,23 @@ from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
 
 
+def runnable(folder: SearchFolder, spec: SearchSpec) -> RunnableSearch:
+    return RunnableSearch(folder, spec, validate_space(spec).layouts, None, ledger_url())
+
+
 @pytest.mark.slow
 def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     spec = load_search_file(write_simulated_search(tmp_path, OK))
-    folder = create_search(spec, ledger_url())
+    folder = created(spec, ledger_url())
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
-        killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda lock, search: None)
-        assert drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks()).state.is_ended
+        killed.setattr("trials.ledger.writer.LedgerWriter.settle_commands", lambda *_: None)
+        assert drive(runnable(folder, spec)).state.is_ended
     with closing(LedgerReader(ledger_url())) as reader:
         assert len(reader.pending_commands(folder.search_id)) == 1
-        drive(folder, spec, (), None, ledger_url(), SearchCallbacks())
+        drive(RunnableSearch(folder, spec, (), None, ledger_url()))
         assert reader.pending_commands(folder.search_id) == []
 
 
@@ -43,14 +50,14 @@ def test_a_callback_that_fails_ends_neither_the_search_nor_its_other_callbacks(t
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     spec = load_search_file(write_simulated_search(tmp_path, OK, OK))
-    folder, seen, kept = create_search(spec, ledger_url()), [], []
+    folder, seen, kept = created(spec, ledger_url()), [], []
 
     def breaks(search, event) -> None:
         seen.append(event.kind)
         raise OSError("the terminal is gone")
 
-    callbacks = SearchCallbacks(on_event=breaks, on_iteration=lambda: kept.append(len(seen)))
-    record = drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), callbacks)
+    callbacks = DriverCallbacks(on_event=breaks, heartbeat=lambda: kept.append(len(seen)))
+    record = drive(runnable(folder, spec), callbacks)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1
     assert kept.count(1) >= 2, "in every turn, also after the view's last word"
@@ -68,7 +75,7 @@ def swapped(path: Path) -> Path:
 def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     spec = load_search_file(write_simulated_search(tmp_path, OK, OK, OK))
-    folder, launched = create_search(spec, ledger_url()), []
+    folder, launched = created(spec, ledger_url()), []
 
     def swaps(search, event) -> None:
         if event.kind is EventKind.ATTEMPT_LAUNCHED:
@@ -77,7 +84,7 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
             swapped(folder.path)
 
     with pytest.raises(InputError) as caught:
-        drive(folder, spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks(on_event=swaps))
+        drive(runnable(folder, spec), DriverCallbacks(on_event=swaps))
     [problem] = caught.value.problems
     assert (problem.code, problem.value) == ("folder_swapped", str(folder.path))
     assert launched == ["t0001"]
@@ -86,7 +93,7 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
     folder.lease.replace(aside.lease)  # given back there; the process that had it would be gone
     shutil.rmtree(folder.path)
     aside.path.rename(folder.path)
-    record = drive(SearchFolder(folder.path), spec, validate_space(spec).layouts, None, ledger_url(), SearchCallbacks())
+    record = drive(runnable(SearchFolder(folder.path), spec))
     assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)
 
 
@@ -101,7 +108,7 @@ def test_a_folder_names_its_maker_until_it_is_a_search_and_what_a_killed_maker_l
         return snapshot_code(folder)
 
     monkeypatch.setattr(create, "snapshot_code", look)
-    folder = create.create_search(spec, ledger_url())
+    folder = created(spec, ledger_url())
     assert named == [True]
     assert list(spec.work_dir.iterdir()) == [folder.path]
     assert not (folder.path / "owner.json").exists()

@@ -128,7 +128,7 @@ class TestWhenASearchEnds:
     ):
         path = telling(told)
         with pytest.MonkeyPatch.context() as patch:  # as far as it came
-            patch.setattr("orchestrator.lifecycle.shutdown.is_notification_due", lambda folder, spec, event: False)
+            patch.setattr("orchestrator.lifecycle.observers.is_notification_due", lambda folder, spec, event: False)
             assert parlay("run", path)[0] == 0
 
         def lose(folder, lease, now):

@@ -273,7 +273,7 @@ def test_the_lease_is_renewed_in_every_iteration_and_a_lost_one_ends_the_driver_
         kept.append(len(rig.launcher.launched))
         raise_killed(len(kept) == 3)
 
-    rig.callbacks = DriverCallbacks(renew_lease=lose_the_third)
+    rig.callbacks = DriverCallbacks(heartbeat=lose_the_third)
     driver = rig.open_driver()
     with pytest.raises(Killed):
         driver.run()

@@ -138,7 +138,7 @@ def test_an_event_updates_one_trial_and_an_iteration_without_one_none(tmp_path, 
     monkeypatch.setattr(SearchIndex, "_apply", lambda *known: updated.append(known[1]) or note(*known))
     events = []
     rig.callbacks = DriverCallbacks(
-        on_event=lambda search, event: events.append(event), renew_lease=lambda: iterations.append(len(updated))
+        on_event=lambda search, event: events.append(event), heartbeat=lambda: iterations.append(len(updated))
     )
     rig.run()
     about_trials = [event for event in events if "trial" in event.data and event.kind is not EventKind.BEST_CHANGED]

@@ -1,4 +1,4 @@
-"""The service in this process: real handlers over a real ledger, drivers as threads, and a client."""
+"""The service in this process: real handlers over a real ledger, drivers as processes, and a client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from dashboards.access.auth import AuthPolicy
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.service.api import make_app
-from orchestrator.service.executors import ThreadExecutor
+from orchestrator.service.executors import Processes
 from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.middleware import AuthMiddleware
 from orchestrator.service.state_dir import ServiceStateDir
@@ -63,9 +63,9 @@ def served(
     """A service over this home's ledger; searches are written into `folder`."""
     state_dir, sink = ServiceStateDir.of(home), ListSink()
     with state_dir.lock(), sending_to(sink):
-        supervisor = DriverSupervisor(state_dir, ThreadExecutor(), max_in_flight)
+        supervisor = DriverSupervisor(state_dir, Processes(), max_in_flight)
         handlers = RequestHandlers(
-            supervisor, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm": {}}
+            supervisor, ledger_url(), {"executor": "process", "max_in_flight": max_in_flight, "slurm": {}}
         )
         app = make_app(handlers, policy or AuthPolicy(), is_read_only=is_read_only)
         thread = threading.Thread(target=copy_context().run, args=(supervisor.run,))

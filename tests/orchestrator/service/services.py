@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.lifecycle.driver_job import parlay_command
 from orchestrator.planning.candidates import candidates_of
+from orchestrator.service.driver_process import DriverExit, DriverProcess
 from tests.kit import TINY_SEARCH, loaded, search_text
 from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.tabled_parlay import COMMAND
+from trials.files.folders import SearchFolder
+from trials.ledger.location import ledger_url
 
 SEARCH = search_text(TINY_SEARCH, search={"max_trials": 4}, tracking={"enabled": False})
 """Four trials of two ranks, whose times come from a table; the baseline's is the first."""
@@ -59,6 +63,14 @@ def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
         process.kill()
         process.wait()
         log.close()
+
+
+def driver_exit(search: SearchFolder) -> DriverExit:
+    """End of a driver that was started as the service starts it."""
+    command = parlay_command("resume", str(search.path), "--ledger", ledger_url(), "--json")
+    ended = DriverProcess(command).run()
+    assert ended is not None
+    return ended
 
 
 def ask(about: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,7 +21,7 @@ from dashboards.access.auth import AuthPolicy
 from orchestrator.search.lease import acquire_lease, release_lease
 from orchestrator.service.client import Client
 from orchestrator.service.middleware import MAX_BODY_BYTES, MAX_LOGGED_REJECTIONS, AuthMiddleware, _RequestLog
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.quota import QuotaFile
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.service.asking import served
 from trials.files.folders import SearchFolder
@@ -286,18 +287,22 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status, logged
     ]
 
 
-def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):
+def test_searches_share_what_may_be_in_flight(own_home, tmp_path):
     """Active trials are those in flight at the driver's next request, whatever was granted before."""
-    active, write = [], QuotaFile._write
+    active, is_over = [], threading.Event()
 
-    def noted(self, requests):
-        active.append({search: request.active for search, request in requests.items()})
-        write(self, requests)
+    def look() -> None:
+        while not is_over.wait(0.001):
+            found = QuotaFile(own_home / "service" / "quota.json", 1)._read()
+            active.append({search: request.active for search, request in found.items()})
 
-    monkeypatch.setattr(QuotaFile, "_write", noted)
     with served(own_home, tmp_path, max_in_flight=1) as service:
+        looking = threading.Thread(target=look)
+        looking.start()
         searches = [service.submitted(set=["search.parallel_trials=3"]) for _ in range(3)]
         assert [service.ended(search)["state"] for search in searches] == ["completed"] * 3
+        is_over.set()
+        looking.join()
         assert service.client.get("/v1/health").json()["max_in_flight"] == 1
     assert {search for each in active for search, count in each.items() if count} == set(searches)
     assert max(sum(each.values()) for each in active) == 1

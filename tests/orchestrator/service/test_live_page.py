@@ -66,7 +66,7 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
 ):
     hold(tmp_path, monkeypatch)
     tab.look(height=700)
-    with serving(tmp_path, "--port", str(port), "--executor", "thread") as (_, about):
+    with serving(tmp_path, "--port", str(port), "--executor", "process") as (_, about):
         search = submitted(tmp_path, own_home, about)
         come_in(tab, own_home)
         link = f"document.querySelector('a[href=\"/searches/{search.search_id}\"]')"
@@ -78,7 +78,7 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
     tab.until(f"{LINE} === 'lost'")
     assert tab.ask(count("measured")) == 1
     assert "service lost" in tab.ask("document.getElementById('line').textContent")
-    with serving(tmp_path, "--port", str(port), "--executor", "thread"):
+    with serving(tmp_path, "--port", str(port), "--executor", "process"):
         tab.until(f"{LINE} === 'live'")
         open_gate(tmp_path)
         tab.until(f"{LINE} === 'ended' && {count('measured')} === 4")
@@ -93,7 +93,7 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
 def test_a_search_is_cancelled_from_its_page_after_a_confirmation(own_home, tmp_path, monkeypatch, port, tab):
     hold(tmp_path, monkeypatch)
     tab.look(height=700)
-    with serving(tmp_path, "--port", str(port), "--executor", "thread") as (_, about):
+    with serving(tmp_path, "--port", str(port), "--executor", "process") as (_, about):
         search = submitted(tmp_path, own_home, about)
         come_in(tab, own_home)
         here = f"http://127.0.0.1:{port}/searches/{search.search_id}"

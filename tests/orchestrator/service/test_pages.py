@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.browser_sessions import entry_address
-from orchestrator.service.driver_session import DriverSession
 from orchestrator.service.state_dir import ServiceStateDir
 from tests.orchestrator.service.asking import served
+from tests.orchestrator.service.services import driver_exit
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
@@ -220,8 +220,8 @@ class TestLogs:
 
     @pytest.fixture
     def attempt(self, folder) -> AttemptFolder:
-        """The first attempt of the search, whose driver has begun it."""
-        DriverSession(folder.path, ledger_url()).run()
+        """The first attempt of the search, which has ended."""
+        assert (ended := driver_exit(folder)).has_finished, ended
         found = folder.attempt("t0001", "a1")
         found.path.mkdir(parents=True, exist_ok=True)
         return found

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.service.quota import Quota, QuotaRequest, fair_shares, grant_slots
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.service.quota import QuotaFile, QuotaRequest, fair_shares, grant_slots
 
 REQUESTS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=2),
@@ -42,8 +41,8 @@ def test_together_they_begin_what_is_free_where_anybody_wants_it(capacity, reque
     assert all(request.active + begun[name] <= request.target for name, request in requests.items())
 
 
-def test_one_search_alone_has_everything_and_gives_half_of_it_up_to_a_second_as_its_trials_end():
-    quota = Quota(8)
+def test_one_search_alone_has_everything_and_gives_half_of_it_up_to_a_second_as_its_trials_end(tmp_path):
+    quota = QuotaFile(tmp_path / "quota.json", 8)
     assert quota.grant("a", 0, 100) == 8
     assert quota.grant("b", 0, 100) == 0
     assert [(quota.grant("a", active, 100), quota.grant("b", 7 - active, 100)) for active in (7, 6, 5, 4)] == [
@@ -57,8 +56,9 @@ def test_what_is_free_goes_first_to_whoever_has_the_fewest():
     assert [grant_slots(6, requests, name) for name in requests] == [0, 0, 1]
 
 
-def test_where_there_are_more_searches_than_trials_they_take_turns():
-    quota, turns = Quota(1, {search: QuotaRequest(0, 0) for search in "abc"}), []
+def test_where_there_are_more_searches_than_trials_they_take_turns(tmp_path):
+    quota, turns = QuotaFile(tmp_path / "quota.json", 1), []
+    quota.reset(dict.fromkeys("abc", 0))
     for _ in range(8):
         for search in "abc":  # a trial has ended when its search asks again
             turns += [search] * quota.grant(search, 0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -10,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.serve import hand_over_to_service
+from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import create_search
-from orchestrator.search.lease import acquire_lease
-from orchestrator.service.driver_session import DriverExit, DriverResult, DriverSession
-from orchestrator.service.executors import Executor, ExecutorKind
-from orchestrator.service.quota_file import QuotaFile
+from orchestrator.search.lease import acquire_lease, release_lease, renew_lease
+from orchestrator.service.driver_process import DriverExit, DriverProcess
+from orchestrator.service.executors import Processes
+from orchestrator.service.quota import QuotaFile
 from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from orchestrator.service.supervisor import (
     BACKOFF_S,
+    HANG_S,
     HELD_RETRY_S,
     MAX_FAILURES,
     STOPPED_CHECK_S,
@@ -28,37 +30,51 @@ from orchestrator.service.supervisor import (
     DriverSupervisor,
 )
 from search_spaces.errors import ExternalError
-from tests.kit import loaded
+from tests.kit import created, loaded
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.lifecycle.test_notify import KEEP_STDIN
-from tests.orchestrator.slurm_searches import record_of
+from tests.orchestrator.service.services import driver_exit
+from tests.orchestrator.slurm_searches import record_of, until
 from tests.rig import Rig
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
 from trials.ledger.location import ledger_url
 
+FINISHED = DriverExit(ExitCode.SUCCESS, {"schema": "parlay.status/1"})
+KILLED = DriverExit(-9, {})
 
-class ScriptedExecutor(Executor):
-    """Sessions end when the test says so."""
 
-    kind = ExecutorKind.RAY
+def error(code: int, message: str) -> DriverExit:
+    return DriverExit(code, {"error": {"message": message}})
 
+
+class ScriptedDriver:
+    """A driver that ends when the test says so."""
+
+    ended: DriverExit | None = None
+    was_killed = False
+
+    def result(self) -> DriverExit | None:
+        return self.ended
+
+    def stop(self) -> None:
+        self.ended = DriverExit(ExitCode.STOPPED_EARLY, {"schema": "parlay.status/1"})
+
+    def kill(self) -> None:
+        self.was_killed, self.ended = True, KILLED
+
+
+class ScriptedExecutor(Processes):
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.results: dict[int, DriverResult] = {}
+        self.drivers: list[ScriptedDriver] = []
 
-    def start(self, session: DriverSession) -> int:
-        self.started.append(session._folder.search_id)
-        return len(self.started) - 1
-
-    def result(self, running: int) -> DriverResult | None:
-        return self.results.get(running)
-
-    def stop(self, running: int) -> None:
-        self.results[running] = DriverResult(DriverExit.STOPPED)
-
-    def close(self) -> None: ...
+    def start(self, driver: DriverProcess) -> ScriptedDriver:  # type: ignore[override]
+        command = list(driver._command)
+        self.started.append(Path(command[command.index("resume") + 1]).name)
+        self.drivers.append(ScriptedDriver())
+        return self.drivers[-1]
 
 
 class SupervisorRig:
@@ -73,13 +89,13 @@ class SupervisorRig:
             self.supervisor.supervise(ServiceSearch(name, self.state_dir.folder / name, "sqlite:////nowhere/ledger.db"))
         self.supervisor.iterate()
 
-    def end(self, end: DriverExit, detail: str = "") -> None:
-        """End the newest session."""
-        self.executor.results[len(self.executor.started) - 1] = DriverResult(end, detail)
+    def end(self, ended: DriverExit) -> None:
+        """End the newest driver."""
+        self.executor.drivers[-1].ended = ended
         self.supervisor.iterate()
 
     def after(self, seconds: float) -> int:
-        """Number of sessions started once this much time has passed."""
+        """Number of drivers started once this much time has passed."""
         self.now += seconds
         self.supervisor.iterate()
         return len(self.executor.started)
@@ -100,7 +116,7 @@ def test_a_search_is_driven_at_once_also_by_the_next_supervisor_and_forgotten_wh
     again = SupervisorRig(tmp_path)
     again.supervisor.iterate()
     assert again.executor.started == ["a", "b"], "a new supervisor goes on with the searches of the old one"
-    rig.end(DriverExit.ENDED)
+    rig.end(FINISHED)
     assert set(rig.state_dir.read_searches()) == set(rig.supervisor.searches()) == {"a"}
 
 
@@ -108,12 +124,12 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig,
     rig.take("a")
     waits = defaultdict(float)
     for turns in range(1, MAX_FAILURES + 1):
-        rig.end(DriverExit.LOST, "its process died")
+        rig.end(KILLED)
         assert rig.entry().state is DriverState.WAITING
         while rig.after(0.5) == turns:
             waits[turns] += 0.5
     assert [waits[n] + 0.5 for n in sorted(waits)] == [BACKOFF_S * 2**n for n in range(MAX_FAILURES)]
-    rig.end(DriverExit.FAILED, "no disk")
+    rig.end(error(ExitCode.REFUSED, "no disk"))
     assert rig.entry().state is DriverState.STOPPED
     assert rig.entry().detail == "its driver failed 6 times in a row, last error: no disk"
     assert rig.after(10_000) == MAX_FAILURES + 1
@@ -122,7 +138,7 @@ def test_a_driver_that_died_is_replaced_later_and_later_and_at_last_no_more(rig,
 
 def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
     rig.take("a")
-    rig.end(DriverExit.REFUSED, "code has changed")
+    rig.end(error(ExitCode.BAD_INPUT, "code has changed"))
     assert (rig.entry().state, rig.entry().detail) == (DriverState.STOPPED, "code has changed")
     rig.take("a")
     assert (rig.entry().state, rig.entry().failures) == (DriverState.DRIVING, 0)
@@ -138,7 +154,7 @@ def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_the
     name, folder = driver.search.search_id, tmp_path / "runs" / driver.search.search_id
     rig.supervisor.supervise(ServiceSearch(name, folder, "sqlite:////nowhere/ledger.db"))
     rig.supervisor.iterate()
-    rig.end(DriverExit.REFUSED, "code has changed")
+    rig.end(error(ExitCode.BAD_INPUT, "code has changed"))
     assert quota.grant("other", 0, 2) == 0
     search.open_driver().run()
     rig.after(STOPPED_CHECK_S)
@@ -149,7 +165,7 @@ def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_the
 def test_a_search_that_another_driver_holds_is_waited_for_and_that_is_no_failure(rig):
     rig.take("a")
     for turns in range(1, 3 * MAX_FAILURES):
-        rig.end(DriverExit.HELD, "driven by process 7")
+        rig.end(error(ExitCode.HELD_BY_ANOTHER, "driven by process 7"))
         assert rig.entry().detail == "driven by process 7"
         assert rig.after(HELD_RETRY_S) == turns + 1
 
@@ -166,7 +182,7 @@ def test_a_search_is_taken_and_forgotten_once_that_can_be_written_down(rig, monk
     rig.supervisor.iterate()
     assert (rig.supervisor.searches(), rig.executor.started) == ({}, [])
     rig.take("a")
-    rig.executor.results[0] = DriverResult(DriverExit.ENDED)
+    rig.executor.drivers[0].ended = FINISHED
     with monkeypatch.context() as patched:
         patched.setattr(ServiceStateDir, "write_searches", full)
         with pytest.raises(OSError, match="No space"):
@@ -193,7 +209,7 @@ HOUR_S = 3600.0
 def search(tmp_path) -> SearchFolder:
     """A search that nobody drives, and whose stalls are told to the file `told`."""
     told = {"events": ["stall"], "stall_after": "1h", "command": [*KEEP_STDIN, str(tmp_path / "told")]}
-    return create_search(loaded(tmp_path, notify=told, work_dir=str(tmp_path / "runs")), ledger_url())
+    return created(loaded(tmp_path, notify=told, work_dir=str(tmp_path / "runs")), ledger_url())
 
 
 @pytest.mark.slow
@@ -210,7 +226,7 @@ def test_a_search_that_nobody_drives_is_told_of_once_after_the_stated_time(own_h
 
 
 def test_an_unreachable_folder_does_not_keep_others_from_being_told_of(own_home, search, tmp_path, monkeypatch):
-    second = create_search(load_search_file(tmp_path / "search.yaml"), ledger_url())
+    second = created(load_search_file(tmp_path / "search.yaml"), ledger_url())
     search.path.rename(tmp_path / "elsewhere")
     StallWatch(ledger_url()).check(time.time() + 2 * HOUR_S)
     (sent,) = map(json.loads, (tmp_path / "told").read_text().splitlines())
@@ -225,54 +241,77 @@ def spec(tmp_path, monkeypatch) -> SearchSpec:
 
 @pytest.fixture
 def to_drive(spec) -> SearchFolder:
-    return create_search(spec, ledger_url())
+    return created(spec, ledger_url())
 
 
-def turn_of(search: SearchFolder) -> DriverSession:
-    return DriverSession(search.path, ledger_url())
-
-
-def test_a_search_that_is_held_is_left_alone(to_drive):
+def test_a_search_that_is_held_is_waited_for_without_a_process(rig, to_drive):
     acquire_lease(to_drive, time.time())
-    result = turn_of(to_drive).run()
-    assert result.end is DriverExit.HELD
-    assert "driven by process" in result.detail
+    rig.supervisor.supervise(ServiceSearch(to_drive.search_id, to_drive.path, ledger_url()))
+    rig.supervisor.iterate()
+    assert (rig.executor.started, rig.entry(to_drive.search_id).state) == ([], DriverState.WAITING)
+    assert "driven by process" in rig.entry(to_drive.search_id).detail
+
+
+@pytest.mark.fault(57)
+def test_a_driver_that_does_not_renew_its_lease_is_ended_and_replaced(rig, to_drive):
+    rig.supervisor.supervise(ServiceSearch(to_drive.search_id, to_drive.path, ledger_url()))
+    rig.supervisor.iterate()
+    lease = acquire_lease(to_drive, time.time())
+    rig.after(HANG_S)
+    assert not rig.executor.drivers[0].was_killed
+    renew_lease(to_drive, lease, time.time() - HANG_S)
+    rig.after(STOPPED_CHECK_S)
+    assert rig.executor.drivers[0].was_killed
+    release_lease(to_drive, lease, time.time())
+    rig.after(0.0)
+    assert rig.after(BACKOFF_S) == 2
 
 
 @pytest.mark.slow
-def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(to_drive):
-    (to_drive.code / "trials" / "text.py").write_text("changed = True")
-    request_cancel(ledger_url(), to_drive.search_id, time.time())
-    assert turn_of(to_drive).run().end is DriverExit.ENDED
-    assert record_of(to_drive).state is SearchState.CANCELLED
+@pytest.mark.processes
+class TestDriverProcess:
+    """The real command, as the service starts it."""
 
+    def test_one_that_is_held_says_so(self, to_drive):
+        acquire_lease(to_drive, time.time())
+        ended = driver_exit(to_drive)
+        assert ended.was_held
+        assert "driven by process" in ended.detail
 
-def test_what_would_be_refused_again_is_told_so(to_drive):
-    (to_drive.code / "trials" / "text.py").write_text("changed = True")
-    result = turn_of(to_drive).run()
-    assert result.end is DriverExit.REFUSED
-    assert "has changed since the search was created" in result.detail
-    assert result.detail in to_drive.driver_log.read_text()
+    def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(self, to_drive):
+        (to_drive.code / "trials" / "text.py").write_text("changed = True")
+        request_cancel(ledger_url(), to_drive.search_id, time.time())
+        assert driver_exit(to_drive).has_finished
+        assert record_of(to_drive).state is SearchState.CANCELLED
 
+    def test_what_would_be_refused_again_is_told_so(self, to_drive):
+        (to_drive.code / "trials" / "text.py").write_text("changed = True")
+        ended = driver_exit(to_drive)
+        assert ended.is_refused
+        assert "has changed since the search was created" in ended.detail
+        assert ended.detail in to_drive.driver_log.read_text()
 
-@pytest.mark.parametrize("gone", ["journal.jsonl", "."])
-def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(to_drive, gone):
-    (to_drive.path / gone).rename(to_drive.path.parent / "gone")
-    result = turn_of(to_drive).run()
-    assert result.end is DriverExit.REFUSED
-    assert "it has no journal.jsonl" in result.detail
+    @pytest.mark.parametrize("gone", ["journal.jsonl", "."])
+    def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(self, to_drive, gone):
+        (to_drive.path / gone).rename(to_drive.path.parent / "gone")
+        ended = driver_exit(to_drive)
+        assert ended.is_refused
+        assert "it has no journal.jsonl" in ended.detail
 
+    def test_what_may_pass_is_told_so_and_written_down(self, to_drive, own_home):
+        (own_home / "ledger.db").unlink()
+        (own_home / "ledger.db").mkdir()
+        ended = driver_exit(to_drive)
+        assert (ended.has_finished, ended.was_held, ended.is_refused) == (False, False, False)
+        assert ended.detail.splitlines()[0] in to_drive.driver_log.read_text()
 
-@pytest.mark.parametrize("error", [ExternalError("the database is away"), OSError("no disk"), ZeroDivisionError("bug")])
-def test_what_may_pass_is_told_so_and_written_down(to_drive, monkeypatch, error):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr("orchestrator.service.driver_session.drive", fails)
-    result = turn_of(to_drive).run()
-    assert result.end is DriverExit.FAILED
-    assert str(error) in result.detail
-    assert str(error) in to_drive.driver_log.read_text()
+    def test_one_that_is_killed_names_its_signal(self):
+        driver = DriverProcess([sys.executable, "-c", "import time; time.sleep(60)"])
+        driver.start()
+        driver.kill()
+        until(driver.result, lambda ended: ended is not None)
+        assert driver.result() == KILLED
+        assert driver.result().detail == "its process died: signal 9"
 
 
 class TakingClient:

@@ -6,12 +6,11 @@ import itertools
 
 import pytest
 
-from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
-from orchestrator.search.node_hours import longest_attempt_s
+from orchestrator.search.node_hours import longest_attempt_s, longest_s
 from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import JobOptions, JobRequest, Placement
@@ -184,17 +183,17 @@ def test_a_submission_nobody_knows_about_is_not_called_cancelled_before_it_is_ce
 
 def test_what_a_trial_costs_at_most_is_the_same_before_the_search_and_in_it(tmp_path, monkeypatch):
     rig = Rig("jobs", tmp_path, settings={"kill_wait_s": 45.0, "over_time_limit_s": 120.0})
-    monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
+    monkeypatch.setattr("slurm.client.SlurmClient", lambda: rig.slurm)
     section = LauncherSection.model_validate({"kind": "slurm"})
     rig.open_driver()
-    assert factory.longest_s(section, 150.0) == rig.launcher.longest_s(150.0) == 3 * 60 + 120 + 60 + 45
+    assert longest_s(section, 150.0) == rig.launcher.longest_s(150.0) == 3 * 60 + 120 + 60 + 45
     assert longest_attempt_s(RULES, section) == rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
 
 
 def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_its_own_defaults(bench, monkeypatch):
     bench.cluster.controller_down(600.0)
-    monkeypatch.setattr(factory, "SlurmClient", lambda: bench.slurm)
-    assert factory.longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30
+    monkeypatch.setattr("slurm.client.SlurmClient", lambda: bench.slurm)
+    assert longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30
 
 
 # -- neighbours

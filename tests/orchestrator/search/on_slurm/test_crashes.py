@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers import base
 from orchestrator.launchers.slurm import job_files
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.launchers.slurm_pilot import allocation, allocations, launcher
-from orchestrator.search import attempt_factory
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from slurm.fake.client import FakeSlurm
@@ -32,7 +32,7 @@ BOOKS = {
 }
 ON_SLURM = {
     **BOOKS,
-    "spec.json": (attempt_factory, "write_json", 2),
+    "spec.json": (base, "write_json", 2),
     "sbatch": (FakeSlurm, "submit", 1),
     "squeue": (FakeSlurm, "jobs", 7),
     "scontrol": (FakeSlurm, "describe", 1),

@@ -249,7 +249,7 @@ def test_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(
         if rig.cluster.jobs():
             raise LeaseLost("another driver has come")
 
-    rig.callbacks = DriverCallbacks(renew_lease=taken_over)
+    rig.callbacks = DriverCallbacks(heartbeat=taken_over)
     with pytest.raises(LeaseLost):
         rig.run()
     assert len(rig.cluster.jobs()) == 1

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from orchestrator.lifecycle.signals import CancelOnSignal, DriverSignals
 
 
 class ExitCode(IntEnum):
@@ -40,8 +36,3 @@ class ExitCode(IntEnum):
     """Stopped before the end; `parlay resume` continues."""
     INTERRUPTED = 130
     """Ctrl-C; `parlay resume` continues."""
-
-
-def code_after(signals: DriverSignals | CancelOnSignal) -> ExitCode:
-    """Exit code of a command that was stopped by a signal."""
-    return ExitCode.STOPPED_EARLY if signals.is_terminated else ExitCode.INTERRUPTED

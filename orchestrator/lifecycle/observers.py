@@ -1,0 +1,174 @@
+"""Those that hear of a search while it is driven: recipe, MLflow, report, notifications, and the driver's host."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+
+from dashboards.mlflow.background import MlflowWorker
+from dashboards.mlflow.sync import MlflowSync, SyncReport, import_mlflow
+from dashboards.report.background import ReportWorker
+from orchestrator.common import background_imports
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.ending import settle_commands, write_best_recipe, write_missing
+from orchestrator.lifecycle.lock import SearchLock
+from orchestrator.lifecycle.notifier import Notifier
+from orchestrator.lifecycle.notify import is_notification_due, send_notification
+from orchestrator.lifecycle.notify_events import event_message
+from orchestrator.samplers.factory import SAMPLERS
+from orchestrator.schema.notify import NotifyEvent
+from orchestrator.search.context import DriverCallbacks
+from orchestrator.search.lease import LeaseLost
+from search_spaces.errors import ExternalError
+from trials.files.folders import write_json
+from trials.ledger.events import Event, SearchRecord
+from trials.ledger.location import home_folder
+
+_log = logging.getLogger(__name__)
+
+
+MLFLOW_SCHEMA = "parlay.mlflow/1"
+MLFLOW_FLUSH_TIMEOUT_S = 30.0
+"""Timeout of the last MLflow synchronisation of a search or a turn."""
+MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S = 5.0
+"""The same for a driver that was interrupted: a resumed search sends the rest."""
+
+REPORT_FLUSH_TIMEOUT_S = 10.0
+"""Timeout of the last report: `parlay report` can write it later."""
+
+
+def open_tracking(spec: SearchSpec) -> MlflowSync | None:
+    """Connect to MLflow and look up its experiment; None where the search file disables tracking.
+
+    InputError for a setting the user has to change; an unreachable store is only noted.
+    """
+    sync = make_tracking(spec)
+    if sync is not None and (remark := sync.check()) is not None:
+        _log.warning(remark)
+    return sync
+
+
+def make_tracking(spec: SearchSpec) -> MlflowSync | None:
+    """Create the MLflow client without contacting MLflow; None where the search file disables tracking."""
+    if not spec.tracking.enabled:
+        return None
+    return MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
+
+
+class Observers:
+    """Observers of a held search, as a context. `host` are the callbacks of the driver's host."""
+
+    def __init__(self, lock: SearchLock, spec: SearchSpec, tracking: MlflowSync | None, host: DriverCallbacks):
+        self.host = host
+        self._lock = lock
+        self._spec = spec
+        self._host_is_broken = False
+        self._imports = _SlowImports(spec, tracking)
+        self._report = ReportWorker(lock.folder)
+        self._mlflow = MlflowWorker(tracking, lock.folder, self._imports.wait) if tracking else None
+        self._notifier = Notifier(lock.folder, spec)
+
+    def __enter__(self) -> Observers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._report.stop()
+        self._imports.allow()
+
+    def on_event(self, search: SearchRecord, event: Event) -> None:
+        """Tell all of them of a recorded event."""
+        if search.state.is_ended:
+            settle_commands(self._lock, search)
+            write_best_recipe(self._lock.folder, self._spec, search)
+        elif self._mlflow:  # the end is sent by `finish`, with the finished report
+            self._mlflow.submit(search)
+        self._report.submit(search)
+        self._notifier.on_event(search, event)
+        try:
+            if not self._host_is_broken:
+                self.host.on_event(search, event)
+        except OSError:
+            self._host_is_broken = True
+
+    def heartbeat(self) -> None:
+        """Renew the lease, and let time pass for the others. Raises LeaseLost when another driver has taken over."""
+        self._lock.heartbeat()
+        self._notifier.on_iteration(self._lock.history.search, self._lock.history.clock())
+        self.host.heartbeat()
+
+    def after_launches(self) -> None:
+        """Begin the slow imports, once what can be launched is."""
+        self._imports.begin()
+
+    def finish(self, search: SearchRecord, is_interrupted: bool) -> None:
+        """Write what an ended search lacks, flush report and MLflow, and send notifications."""
+        is_ended = search.state.is_ended
+        timeout_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S if is_interrupted and not is_ended else MLFLOW_FLUSH_TIMEOUT_S
+        if is_ended:
+            write_missing(self._lock, self._spec, search)
+        self._imports.allow()
+        self._notifier.finish()
+        if is_ended:  # the recipe was written after the last event
+            self._report.submit(search)
+        with suppress(KeyboardInterrupt):  # stop waiting for the report, and do the rest
+            self._report.finish(min(REPORT_FLUSH_TIMEOUT_S, timeout_s))
+        if self._mlflow and (self._mlflow.has_record or is_ended):  # else nothing is new
+            self._flush_mlflow(self._mlflow, search, timeout_s)
+        if is_ended and is_notification_due(self._lock.folder, self._spec, NotifyEvent.END):
+            self._send_end_notification(search)
+
+    def _flush_mlflow(self, worker: MlflowWorker, search: SearchRecord, timeout_s: float) -> None:
+        folder = self._lock.folder
+        worker.submit(search)
+        try:
+            unsent = worker.finish(timeout_s)
+        except KeyboardInterrupt:
+            unsent = worker.finish(0.0)
+        if unsent:
+            _log.warning(
+                f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again"
+            )
+        if worker.report is not None:
+            write_json(folder.mlflow, mlflow_json(worker.report))
+
+    def _send_end_notification(self, search: SearchRecord) -> None:
+        """Send the notification if the lease is still held: flushing MLflow may have taken longer than it lasts."""
+        try:
+            self._lock.heartbeat()
+        except (LeaseLost, ExternalError, OSError) as error:
+            _log.warning(f"no notification of the search's end was sent: {error}")
+            return
+        if (message := event_message(NotifyEvent.END, search, self._spec.notify, time.time())) is not None:
+            send_notification(self._lock.folder, self._spec, search, NotifyEvent.END, message)
+
+
+class _SlowImports:
+    """Imports of sampler and MLflow, which would delay the first launch: they begin after the first iteration."""
+
+    def __init__(self, spec: SearchSpec, tracking: MlflowSync | None):
+        self._imports = [SAMPLERS[spec.search.sampler].import_packages]
+        if tracking is not None:
+            self._imports.append(lambda: import_mlflow(tracking.uri))
+        self._allowed = threading.Event()
+
+    def begin(self) -> None:
+        """Begin the imports, once."""
+        if not self._allowed.is_set():
+            background_imports.start(self._imports)
+            self.allow()
+
+    def allow(self) -> None:
+        """Let MLflow import itself: the first iteration is over, or there will be none."""
+        self._allowed.set()
+
+    def wait(self) -> None:
+        """Wait until MLflow may be imported."""
+        self._allowed.wait()
+        background_imports.wait()
+
+
+def mlflow_json(report: SyncReport) -> dict[str, str]:
+    """Content of mlflow.json in a search's folder."""
+    return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}
