@@ -61,16 +61,19 @@ def either_command(words: Sequence[Word], others: Iterable[Sequence[Word]]) -> S
     first, *own = _by_option(words)
     for other in others:
         theirs = _by_option(other)[1:]
-        texts, names = ([[word.text for word in part] for part in theirs], {option_name(part[0].text) for part in own})
-        own = [part if [word.text for word in part] in texts else _doubted(part) for part in own]
+        texts, names = {*map(_texts, theirs)}, {option_name(part[0].text) for part in own}
+        own = [part if _texts(part) in texts else _doubted(part) for part in own]
         own += [_doubted(part) for part in theirs if option_name(part[0].text) not in names]
     return [*first, *(word for part in own for word in part)]
 
 
+def _texts(words: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(word.text for word in words)
+
+
 def _doubted(words: Sequence[Word]) -> list[Word]:
-    return [
-        replace(word, doubt=word.doubt or "another command, which may run instead, has it otherwise") for word in words
-    ]
+    reason = "another command, which may run instead, has it otherwise"
+    return [replace(word, doubt=word.doubt or reason) for word in words]
 
 
 def _by_option(words: Sequence[Word]) -> list[list[Word]]:
