@@ -88,8 +88,8 @@ def _vocab_size(keys: Settings) -> int | None:
         keys.notes.append("vocab_size is not in the file: the tokenizer decides it.")
         return None
     which = tokenizer or "GPT-NeoX's default tokenizer, that of GPT-2,"
-    is_open = keys.is_in_doubt(PADDED_TO) or keys.is_in_doubt(TENSOR)
-    padding = "is padded to a multiple that is not known" if is_open else "was taken, padded as GPT-NeoX pads it"
+    is_unknown = keys.is_in_doubt(PADDED_TO) or keys.is_in_doubt(TENSOR)
+    padding = "is padded to a multiple that is not known" if is_unknown else "was taken, padded as GPT-NeoX pads it"
     keys.notes.append(f"vocab_size: {size} of {which} {padding}.")
     return -(-size // multiple) * multiple
 
