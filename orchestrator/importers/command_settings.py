@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -59,18 +60,22 @@ def either_command(words: Sequence[Word], others: Iterable[Sequence[Word]]) -> S
     """The first command where another may be the one that runs: options that another has not, or otherwise, are in
     doubt, and so are those that only another has."""
     first, *own = _by_option(words)
-    for other in others:
-        theirs = _by_option(other)[1:]
-        texts, names = ([[word.text for word in part] for part in theirs], {option_name(part[0].text) for part in own})
-        own = [part if [word.text for word in part] in texts else _doubted(part) for part in own]
-        own += [_doubted(part) for part in theirs if option_name(part[0].text) not in names]
+    theirs = [_by_option(other)[1:] for other in others]
+    shared = Counter(texts for parts in theirs for texts in {*map(_texts, parts)})
+    names = {option_name(part[0].text) for part in own}
+    added = {option_name(part[0].text): part for parts in theirs for part in parts}
+    own = [part if shared[_texts(part)] == len(theirs) else _doubted(part) for part in own]
+    own += [_doubted(part) for name, part in added.items() if name not in names]
     return [*first, *(word for part in own for word in part)]
 
 
+def _texts(words: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(word.text for word in words)
+
+
 def _doubted(words: Sequence[Word]) -> list[Word]:
-    return [
-        replace(word, doubt=word.doubt or "another command, which may run instead, has it otherwise") for word in words
-    ]
+    reason = "another command, which may run instead, has it otherwise"
+    return [replace(word, doubt=word.doubt or reason) for word in words]
 
 
 def _by_option(words: Sequence[Word]) -> list[list[Word]]:

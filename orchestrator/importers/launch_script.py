@@ -33,13 +33,14 @@ def read_launch_script(text: str, read_file: ReadFile | None = None) -> Imported
     """
     script = read_script(text, read_file, job_variables(text))
     commands = [command for command in script.commands if command[0].text not in ("echo", "printf")]
-    words, read_command = _training_command(script, commands)
+    trainings, read_command = _trainings(script, commands)
+    words = max(trainings, key=_num_options)
     script = _with_variables_of(words, script)
     around = [command for command in script.commands if command is words or not _starts_step(command)]
     header = read_slurm_header(text, words, around, script.exported)
-    others = _other_trainings(words, commands)
-    is_open = words[0].doubt is not None
-    imported = read_command(either_command(words, others) if is_open else words, script, header, read_file)
+    others = [each for each in trainings if each is not words]
+    known = words if words[0].doubt is None else either_command(words, others)
+    imported = read_command(known, script, header, read_file)
     return replace(
         imported,
         accelerator=header.accelerator,
@@ -68,30 +69,27 @@ def _exports(script: Script, words: Words, kept: Collection[str]) -> Iterator[st
         yield f"Exported variables whose values are not known: {', '.join(in_doubt)}."
 
 
-def _training_command(script: Script, commands: Sequence[Words]) -> tuple[Words, ReadCommand]:
-    """The command that trains, and its trainer's reader; InputError without one."""
+def _trainings(script: Script, commands: Sequence[Words]) -> tuple[Sequence[Words], ReadCommand]:
+    """The commands that train with one trainer, no two alike, and its reader; InputError without one."""
     readers: tuple[tuple[Callable[[Words], bool], ReadCommand, Sequence[Words]], ...] = (
         (is_bridge_command, read_bridge_command, script.commands),
         (partial(is_torchtitan_command, exported=script.exported), read_torchtitan_command, commands),
+        (lambda words: num_characteristic_options(words) >= 2, read_megatron_command, commands),
     )
     for is_theirs, read_command, among in readers:
-        if (found := next(filter(is_theirs, among), None)) is not None:
-            return found, read_command
-    words = max(filter(_trains, commands), key=_num_options, default=())
-    if not words:
-        hidden = next(_hidden_options(commands), None)
-        fix = "give a script that itself starts pretrain_gpt.py, run_recipe.py or torchtitan.train, with its options"
-        raise InputError.of(
-            CODE,
-            hidden or "no command with Megatron's options was found",
-            rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
-            fix="write the options out, in the command or in a list" if hidden else fix,
-        )
-    return words, read_megatron_command
-
-
-def _trains(command: Words) -> bool:
-    return num_characteristic_options(command) >= 2
+        found: dict[tuple[str, ...], Words] = {}
+        for command in filter(is_theirs, among):
+            found.setdefault(tuple(word.text for word in command), command)
+        if found:
+            return [*found.values()], read_command
+    hidden = next(_hidden_options(commands), None)
+    fix = "give a script that itself starts pretrain_gpt.py, run_recipe.py or torchtitan.train, with its options"
+    raise InputError.of(
+        CODE,
+        hidden or "no command with Megatron's options was found",
+        rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
+        fix="write the options out, in the command or in a list" if hidden else fix,
+    )
 
 
 def _num_options(command: Words) -> int:
@@ -102,10 +100,12 @@ def _num_options(command: Words) -> int:
 def _hidden_options(commands: Sequence[Words]) -> Iterator[str]:
     """Commands that start a trainer with options that are not known."""
     for command in commands:
-        program = next((word for word in command if re.search(r"pretrain\w*\.py$", word.text)), None)
+        program: Word | None = None
         for word in command:
             if program and word.doubt and word.variables:
                 yield f"{program.text} (line {program.line}) has options in ${word.variables[-1]}: {word.doubt}"
+            elif re.search(r"pretrain\w*\.py$", word.text):
+                program = word
 
 
 def _with_variables_of(words: Words, script: Script) -> Script:
@@ -123,13 +123,6 @@ def _with_variables_of(words: Words, script: Script) -> Script:
 def _starts_step(command: Sequence[Word]) -> bool:
     """True for an srun, also behind a word such as `time`."""
     return "srun" in [word.text for word in command[:3]]
-
-
-def _other_trainings(words: Words, commands: Sequence[Words]) -> list[Words]:
-    """Training commands other than the one that is read."""
-    found = {tuple(word.text for word in command): command for command in commands if _trains(command)}
-    found.pop(tuple(word.text for word in words), None)
-    return [*found.values()]
 
 
 def _note_on_others(words: Words, others: Sequence[Words]) -> Iterator[str]:

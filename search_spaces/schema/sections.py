@@ -49,7 +49,7 @@ _DERIVED_DATA_PARALLEL = {
 }
 _OPTIONS_INSTEAD = {
     "expert_overlap": "--overlap-moe-expert-parallel-comm",
-    "offloaded_layers": "--cpu-offloading-num-layers and --cpu-offloading",
+    "offloaded_layers": "--cpu-offloading-num-layers",
     "layers_in_16_bits": "--first-last-layers-bf16, --num-layers-at-start-in-bf16 and --num-layers-at-end-in-bf16",
     "context_inner": "--hierarchical-context-parallel-sizes",
 }

@@ -138,7 +138,7 @@ class Expander:
     def _parameter(self, node: Node, parameter: str) -> Sequence[Value]:
         """`$X`, `${X}`, `$1`, `$@`, `${A[@]}`, `${A[1]}`."""
         name, _, index = parameter.removesuffix("]").partition("[")
-        unset = _UNSET if re.fullmatch(r"[A-Za-z_]\w*", name) else self.unset_parameter
+        unset = self.unset_parameter if re.fullmatch(r"[@*#]|[1-9]\d*", name) else _UNSET
         elements = self.variables.get(name, unknown(unset, self.source.line(node)))
         if index not in ("", "0", "@", "*"):
             return [self._code(node, _NOT_READ, name)]

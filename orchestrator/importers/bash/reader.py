@@ -291,7 +291,7 @@ class Reader(Expander):
         elif name in ("source", "."):
             self._source_file((words[1:2] or words)[0], line)
         elif name in ("cd", "pushd"):
-            if [*map(text_of, words[1:])] != ["."]:
+            if "".join(texts[1:]).strip("${}") not in (".", "SLURM_SUBMIT_DIR"):
                 self.variables["PWD"] = unknown("the script changes the folder")
         elif name in _SET_VARIABLES or (name == "printf" and "-v" in texts):
             self._set_by(texts, line, document)

@@ -254,7 +254,7 @@ tracking: {mlflow_uri: ./mlruns}
         (
             "space.offloaded_layers=[0, 4]",
             "space.offloaded_layers",
-            "give --cpu-offloading-num-layers and --cpu-offloading in space.options",
+            "give --cpu-offloading-num-layers in space.options",
         ),
         (
             "space.layers_in_16_bits=1",

@@ -139,7 +139,7 @@ def test_words_defaults_and_exports_are_those_that_are_certain():
     [
         (". ./env.sh\nrun $A", "3"),
         ("cd sub; source env.sh; run $A", "$A"),
-        ('cd "$(dirname "$0")"; source env.sh; run $A', "3"),
+        ('cd "$(dirname "$0")"; cd $SLURM_SUBMIT_DIR; source env.sh; run $A', "3"),
         ("D=$(dirname $0)\ncd sub; source $D/env.sh; run $A", "3"),
     ],
 )

@@ -30,9 +30,9 @@ OF_THE_USER = {
     *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
     *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32", "no-check-for-nan-in-loss-and-grad"),
     *("moe-grouped-gemm", "moe-router-dtype", "moe-router-load-balancing-type", "no-rope-fusion"),
-    *("no-bias-dropout-fusion", "no-bias-gelu-fusion"),
+    *("no-bias-dropout-fusion", "no-bias-gelu-fusion", "hierarchical-context-parallel-sizes"),
 }
-"""Options of a trial that an argument may say otherwise: data, kernels, and what balances experts."""
+"""Options of a trial that an argument may say otherwise: data, kernels, sizes of groups, and what balances experts."""
 
 
 @pytest.mark.slow
@@ -88,6 +88,15 @@ def test_gradients_are_summed_in_fp32_in_fp16_too_which_megatron_lm_does_by_itse
     kernel = {"attention_kernel": "math"} if precision == "fp32" else {}
     words = megatron_lm_options(spec_of("megatron-lm", precision=precision, **kernel), ())
     assert ("--accumulate-allreduce-grads-in-fp32" in words) is (precision == "fp16")
+
+
+@pytest.mark.parametrize("users", [[], ["--hierarchical-context-parallel-sizes", "4", "2"]])
+def test_a_hierarchy_of_context_parallel_ranks_has_inner_groups_of_two_or_the_users_sizes(users):
+    spec = spec_of("megatron-lm", context_parallel=8, context_transport="a2a_p2p")
+    words = megatron_lm_options(spec, users)
+    place = words.index("--hierarchical-context-parallel-sizes")
+    assert words[place + 1 : place + 3] == (users[1:] or ["2", "4"])
+    assert words.count("--hierarchical-context-parallel-sizes") == 1
 
 
 def test_no_option_is_given_twice_and_the_users_own_take_the_place_of_defaults():
