@@ -18,22 +18,26 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from dashboards.terminal.headline import best_layout_line, best_layout_name, headline
+from dashboards.terminal.progress import format_clock, limit_usages
 from dashboards.text import printable
 from orchestrator.common.answer import Answer
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.records.summary import StatusAnswer, status_of
-from orchestrator.schema.notify import NotifyEvent
+from orchestrator.schema.notify import NotifyEvent, NotifySection
 from search_spaces.errors import InputError
+from trials.analysis.verdict import VerdictKind, baseline_key_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder, sync_folder
-from trials.files.text import last_line
-from trials.ledger.events import SearchRecord
+from trials.files.text import last_line, plural
+from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.trial import utc_text
 
 _log = logging.getLogger(__name__)
@@ -194,3 +198,100 @@ def _last_output(said: BinaryIO) -> str:
     said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
     line = last_line(said.read().decode("utf-8", errors="replace"))
     return f": {printable(line[:_LONGEST_REMARK])}" if line else ""
+
+
+BUDGET_SHARE = 0.75
+"""Used share of a limit from which the event `budget` is notified."""
+
+
+def event_message(event: NotifyEvent, search: SearchRecord, notify: NotifySection, now: float) -> str | None:
+    """Sentence about the event; None while it has not happened. `now` is UTC seconds since the epoch."""
+    if event is NotifyEvent.END:
+        return _end_message(search) if search.state.is_ended else None
+    if search.state.is_ended:
+        return None
+    return {
+        NotifyEvent.STALL: _stall_message,
+        NotifyEvent.BUDGET: _budget_message,
+        NotifyEvent.SPEEDUP: _speedup_message,
+    }[event](search, notify, now)
+
+
+def last_progress_at(search: SearchRecord) -> float:
+    """Time of the last end of a trial, else of the search's creation; UTC seconds since the epoch."""
+    ends = (trial.last_attempt.ended_at for trial in search.trials if trial.state.is_ended and trial.last_attempt)
+    return max([search.created_at, *(end for end in ends if end is not None)])
+
+
+def _end_message(search: SearchRecord) -> str:
+    verdict = verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search))
+    return f"{search.search_id} is {verdict.state.value}; {best_layout_line(verdict)}"
+
+
+def _stall_message(search: SearchRecord, notify: NotifySection, now: float) -> str | None:
+    passed = now - last_progress_at(search)
+    if passed < notify.stall_after_s:
+        return None
+    return (
+        f"{search.search_id}: no trial has ended for {format_clock(passed)}"
+        f" ({plural(len(search.in_flight), 'trial')} in flight, {len(search.trials)} so far)"
+    )
+
+
+def _budget_message(search: SearchRecord, notify: NotifySection, now: float) -> str | None:
+    for usage in limit_usages(search, now):
+        is_unused = usage.name == "layouts" and (search.spec.get("search") or {}).get("against") is not None
+        if not is_unused and usage.used >= BUDGET_SHARE * usage.limit:
+            return f"{search.search_id}: three quarters of a limit are used: {usage.name} {usage.text}"
+    return None
+
+
+def _speedup_message(search: SearchRecord, notify: NotifySection, now: float) -> str | None:
+    verdict = verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search))
+    if verdict.kind is not VerdictKind.FASTER or verdict.speedup is None or verdict.best is None:
+        return None
+    if verdict.speedup.ratio < notify.speedup:
+        return None
+    return f"{search.search_id}: {headline(verdict)}; {verdict.best.trial} ({best_layout_name(verdict)})"
+
+
+CHECK_S = 30.0
+"""Seconds between two checks of the events that come with time alone."""
+_WHILE_RUNNING = (NotifyEvent.STALL, NotifyEvent.BUDGET, NotifyEvent.SPEEDUP)
+
+
+class Notifier:
+    """Sends the events before a search's end. For the holder of the search's lease; single-threaded."""
+
+    def __init__(self, folder: SearchFolder, spec: SearchSpec):
+        self._folder = folder
+        self._spec = spec
+        self._left = [event for event in _WHILE_RUNNING if is_notification_due(folder, spec, event)]
+        self._sending: list[Future[None]] = []
+        self._next_check_at = 0.0
+
+    def on_event(self, search: SearchRecord, event: Event) -> None:
+        """Send what has become due by the end of a trial."""
+        if event.kind is EventKind.TRIAL_ENDED:
+            self._check(search, event.at)
+
+    def on_iteration(self, search: SearchRecord, now: float) -> None:
+        """Send what has become due with time; `now` is UTC seconds since the epoch."""
+        if now >= self._next_check_at:
+            self._next_check_at = now + CHECK_S
+            self._check(search, now)
+
+    def _check(self, search: SearchRecord, now: float) -> None:
+        for event in tuple(self._left):
+            if (message := event_message(event, search, self._spec.notify, now)) is None:
+                continue
+            self._left.remove(event)
+            deliver = claim_notification(self._folder, self._spec, search, event, message)
+            if deliver is not None:
+                self._sending.append(submit_to_thread(deliver, "notify"))
+
+    def finish(self) -> None:
+        """Wait until what is being sent is sent, or has run out of time."""
+        for sending in self._sending:
+            with suppress(TimeoutError, KeyboardInterrupt):
+                result_with_timeout(sending, COMMAND_LIMIT_S + WEBHOOK_LIMIT_S, "")

@@ -14,9 +14,7 @@ from orchestrator.common import background_imports
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.ending import settle_commands, write_best_recipe, write_missing
 from orchestrator.lifecycle.lock import SearchLock
-from orchestrator.lifecycle.notifier import Notifier
-from orchestrator.lifecycle.notify import is_notification_due, send_notification
-from orchestrator.lifecycle.notify_events import event_message
+from orchestrator.lifecycle.notify import Notifier, event_message, is_notification_due, send_notification
 from orchestrator.samplers.factory import SAMPLERS
 from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.context import DriverCallbacks

@@ -9,8 +9,7 @@ from pathlib import Path
 from threading import Event
 
 from dashboards.log_once import LogOnce
-from orchestrator.lifecycle.notify import is_notification_due, send_notification
-from orchestrator.lifecycle.notify_events import event_message
+from orchestrator.lifecycle.notify import event_message, is_notification_due, send_notification
 from orchestrator.records.lookup import OwnSearch, own_search
 from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.lease import current_lease

@@ -20,8 +20,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.config.notify_target import notify_problems, webhook_address
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.notify import post, run_command
-from orchestrator.lifecycle.notify_events import event_message, last_progress_at
+from orchestrator.lifecycle.notify import event_message, last_progress_at, post, run_command
 from orchestrator.schema.notify import NotifyEvent, NotifySection
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import InputError
