@@ -1,4 +1,4 @@
-"""Figures of the layouts: speed by parallel sizes, axis importance, time breakdown and pipeline of the best. Pure."""
+"""Figures of the layouts: speed by parallel sizes, axis importance, time breakdown. Pure."""
 
 from __future__ import annotations
 
@@ -7,36 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.figures.figure import SEQUENTIAL, Figure, axis, line, plot
+from dashboards.report.figures.figure import SEQUENTIAL, Figure, axis, plot
 from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
-from dashboards.report.figures.pipeline_schedule import Box, Timeline, backward_passes, pipeline_timeline
 from dashboards.report.figures.time_breakdown import TimeBreakdown
 from dashboards.report.sentences import (
     TIMES,
     describe_empty,
-    format_field,
-    format_parallelism,
-    format_trial,
     percent,
     step_time,
 )
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import format_short, format_value
+from dashboards.trial_text import format_short
 from search_spaces.layouts.layout import axis_of
 from trials.files.text import plural
 
-_MAX_FIELDS = 9
-_SHADES = 5
-"""Shades of the lines in parallel coordinates, from slow to fast, each for an equal number of lines."""
 _MIN_SHARE = 0.005
 """Share of the step time below which a difference is not shown by itself."""
 
 
 def layout_figures(data: ReportData) -> list[Figure]:
-    return [_heat(data), _parallel(data), _importance(data), _time(data), _timeline(data)]
+    return [_heat(data), _importance(data), _time(data)]
 
 
 def _heat(data: ReportData) -> Figure:
@@ -179,105 +170,6 @@ def _cell(data: ReportData, nodes: int, stages: int, tensor: int) -> tuple[float
     return None, TIMES if here and all(t.has_failed for t in here) else ""
 
 
-def _parallel(data: ReportData) -> Figure:
-    """Parallel coordinates: a line for each measured layout through its fields and its speed.
-
-    Drawn as plain lines: plotly's parallel coordinates need WebGL and eval, which the page's policy forbids.
-    """
-    unit, title = UNITS[data.objective], "Parallel coordinates of all measured layouts"
-    fields = [name for name in data.varying if _varies(name, data)][:_MAX_FIELDS]
-    if len(data.layouts) < 2 or not fields:
-        return Figure("parallel", title, "Needs at least two measured layouts that differ.")
-    places = {name: _positions([t.layout.canonical().axis_values.get(name) for t in data.layouts]) for name in fields}
-    speeds = np.array([t.speed for t in data.layouts], dtype=float)
-    ends = (speeds - speeds.min()) / (np.ptp(speeds) or 1.0)
-    slower_than = len(speeds) - 1 - np.argsort(np.argsort(speeds, kind="stable"))
-    shades = _SHADES - 1 - slower_than * _SHADES // len(speeds)
-    traces: list[dict[str, Any]] = []
-    for shade in range(_SHADES):
-        chosen = np.flatnonzero(shades == shade).tolist()
-        traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
-    labels = [_label(x, y, format_value(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
-    labels += [_label(len(fields), y, format_short(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
-    names = [axis_of(name).heading for name in fields] + [unit]
-    return Figure(
-        "parallel",
-        title,
-        f"{plural(len(data.layouts), 'layout')} over {plural(len(fields), 'field')}: {', '.join(names[:-1])}."
-        f" The fastest 20 % {_shared_settings(data, fields, shades)}.",
-        plot(
-            traces,
-            **_upright_axes(names),
-            annotations=labels,
-            meta={"least_width": 76 * len(names)},
-            hovermode="closest",
-        ),
-        height=440,
-        note="One line a layout, over all its runs; slow ones pale, fast ones strong.",
-    )
-
-
-def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
-    """Vertical axis for each name."""
-    upright = {"type": "line", "y0": -0.02, "y1": 1.02, "line": {"color": "@grid", "width": 1.5}}
-    return {
-        "xaxis": {
-            "tickvals": list(range(len(names))),
-            "ticktext": [name.replace(" ", "<br>") for name in names],
-            "side": "top",
-            "showgrid": False,
-            "zeroline": False,
-            "range": [-0.3, len(names) - 0.65],
-        },
-        "yaxis": {"visible": False, "range": [-0.04, 1.05]},
-        "shapes": [{**upright, "x0": x, "x1": x} for x in range(len(names))],
-    }
-
-
-def _varies(name: str, data: ReportData) -> bool:
-    return len({t.layout.canonical().axis_values.get(name) for t in data.layouts}) > 1
-
-
-def _positions(values: Sequence[Any]) -> dict[Any, float]:
-    """Position of each value on its axis, 0 to 1: numbers in their order, before words and after what is not set."""
-    ordered = sorted(set(values), key=lambda value: (value is not None, isinstance(value, str), value))
-    return {value: place / max(1, len(ordered) - 1) for place, value in enumerate(ordered)}
-
-
-def _lines(
-    data: ReportData, fields: Sequence[str], places: dict, ends: np.ndarray, chosen: Sequence[int], shade: int
-) -> dict:
-    """All lines of one shade in one trace, with gaps between them and small offsets against overlap."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    text: list[str] = []
-    for row in chosen:
-        trial = data.layouts[row]
-        values, off = trial.layout.canonical().axis_values, (row % 9 - 4) * 0.004
-        x += [*range(len(fields) + 1), None]
-        y += [*(places[name][values.get(name)] + off for name in fields), float(ends[row]), None]
-        text += [f"{format_trial(trial, data.varying)}<br>{format_short(trial.speed)} {UNITS[data.objective]}"] * (
-            len(fields) + 2
-        )
-    width, opacity = 1 + 0.4 * shade, 0.5 + 0.1 * shade
-    drawn = line(x, y, "", f"@s{shade}", line={"width": width, "shape": "spline", "smoothing": 0.5}, opacity=opacity)
-    return drawn | {"text": text, "hoverinfo": "text"}
-
-
-def _label(x: float, y: float, text: str) -> dict[str, Any]:
-    """Label of a value next to its axis, with an opaque background."""
-    place = {"x": x, "y": y, "xanchor": "left", "xshift": 5, "yanchor": "middle"}
-    return {"text": text, "showarrow": False, "bgcolor": "@paper", "borderpad": 1, "font": {"size": 11}} | place
-
-
-def _shared_settings(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
-    """Settings that all of the fastest layouts share."""
-    fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
-    values = {name: {t.layout.canonical().axis_values.get(name) for t in fastest} for name in fields}
-    same = [format_field(name, *found) for name, found in values.items() if len(found) == 1]
-    return f"all have {', '.join(same)}" if same else "have no setting in common"
-
-
 def _importance(data: ReportData) -> Figure:
     """Importance of each axis for the speed."""
     title, found, nodes = "Axis importance", data.importance, data.best_num_nodes
@@ -410,64 +302,3 @@ def _signed(seconds: float) -> str:
     """Change of a duration with its sign."""
     sign = "+" if seconds >= 0 else "\N{MINUS SIGN}"
     return f"{sign}{step_time(abs(seconds))}"
-
-
-def _timeline(data: ReportData) -> Figure:
-    """Timeline of the best layout's pipeline stages."""
-    if data.best is None:
-        return Figure("timeline", "Pipeline", describe_empty(data))
-    title = f"Pipeline of {data.best.trial}"
-    layout = data.best.layout.canonical()
-    stages = layout.pipeline_parallel
-    found = pipeline_timeline(layout, data.num_layers)
-    if found is None:
-        words = f"The schedule {format_value(layout.pipeline_schedule)} is not drawn."
-        return Figure("timeline", title, words if stages > 1 else f"{data.best.trial} has no pipeline stages.")
-    passes = f"{backward_passes(layout, data.num_layers):.3g}"
-    drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
-    return Figure(
-        "timeline",
-        title,
-        f"{stages} stages, {format_value(layout.pipeline_schedule)}, micro-batches a step: {found.num_micro_batches};"
-        f" with equally fast stages, each is idle for {percent(found.bubble)} of a step (bubble).",
-        plot(
-            _boxes(found),
-            xaxis=axis("time, in forward passes of a stage", rangemode="tozero", showgrid=False, zeroline=False),
-            yaxis=axis(
-                "stage",
-                autorange="reversed",
-                showgrid=False,
-                zeroline=False,
-                **({"dtick": 1} if stages <= 16 else {}),
-            ),
-            legend={"orientation": "h", "y": 1.15, "x": 0},
-            showlegend=True,
-            hovermode=False,
-        ),
-        height=min(620, 170 + 34 * stages),
-        note=f"Simulated from the schedule, not recorded: {drawn}{found.num_micro_batches} micro-batches of"
-        f" {format_parallelism(layout)}; a backward pass takes {passes} forward passes, sending takes no time.",
-    )
-
-
-def _boxes(timeline: Timeline) -> list[dict]:
-    """Traces of forward and backward passes, one per chunk with its own shade."""
-    chunks = max(box.chunk for box in timeline.boxes) + 1
-    traces = []
-    for is_forward, name, color in ((True, "forward", "@accent"), (False, "backward", "@c4")):
-        for chunk in range(chunks):
-            boxes = [b for b in timeline.boxes if (b.is_forward, b.chunk) == (is_forward, chunk)]
-            label = name if chunks == 1 else f"{name}, chunk {chunk + 1}"
-            traces.append(_box_trace(boxes, label, color, 1 - 0.6 * chunk / chunks))
-    return traces
-
-
-def _box_trace(boxes: Sequence[Box], name: str, color: str, opacity: float) -> dict:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for box in boxes:
-        top, bottom = box.stage - 0.4, box.stage + 0.4
-        x += [box.start, box.end, box.end, box.start, box.start, None]
-        y += [top, top, bottom, bottom, top, None]
-    drawn = line(x, y, name, "@paper", line={"width": 1, "shape": "linear"})
-    return drawn | {"fill": "toself", "fillcolor": color, "opacity": opacity}

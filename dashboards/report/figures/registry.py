@@ -9,15 +9,14 @@ from dashboards.report.figures.search import search_figures
 from dashboards.report.figures.tradeoffs import tradeoff_figures
 
 SECTIONS = (
-    ("search", "Progress", ("progress", "failures", "failures_by_axis", "importance")),
-    ("layouts", "Layouts", ("objectives", "nodes", "memory", "heat", "parallel")),
-    ("best", None, ("time", "timeline")),
-    ("cost", "Cost", ("cost",)),
+    ("search", "Progress", ("progress", "failures", "importance")),
+    ("layouts", "Layouts", ("objectives", "nodes", "memory", "heat")),
+    ("best", None, ("time",)),
     ("accuracy", "Prediction accuracy", ("predictions",)),
 )
 """Key, title (None: that of the best layout) and figures of each section of the page, in order."""
 
-_WIDE = {"progress", "importance", "objectives", "nodes", "parallel", "time", "timeline", "predictions", "cost"}
+_WIDE = {"progress", "importance", "objectives", "nodes", "time", "predictions"}
 
 
 def wide_figures(data: ReportData) -> set[str]:

@@ -1,10 +1,10 @@
-"""Figures of the search: progress, failures, cost, prediction accuracy. Pure."""
+"""Figures of the search: progress, failures, prediction accuracy. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from statistics import median
@@ -13,7 +13,7 @@ from typing import Any
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.explanation import describe_pattern
 from dashboards.report.figures.figure import LOG_FROM, Figure, axis, line, logarithmic, plot, scatter
-from dashboards.report.sentences import describe_empty, duration, format_hours, format_reason, format_trial, percent
+from dashboards.report.sentences import describe_empty, duration, format_reason, format_trial, percent
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_short, format_value
 from search_spaces.layouts.layout import axis_of
@@ -21,14 +21,12 @@ from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.trial import FailureReason
 
-_MOST_BARS = 24
-_FEWEST_BARS = 6
 _FEWEST_OF_RANGE = 3
 _PROGRESS_NOTE = "A dot is one run, and the line the highest by then; a layout's speed is that over all its runs."
 
 
 def search_figures(data: ReportData) -> list[Figure]:
-    return [_progress(data), _failures(data), _failures_by_axis(data), _cost(data), _predictions(data)]
+    return [_progress(data), _failures(data), _predictions(data)]
 
 
 def _progress(data: ReportData) -> Figure:
@@ -95,44 +93,11 @@ def _failure_crosses(data: ReportData, scale: float) -> Iterator[dict]:
 
 
 def _failures(data: ReportData) -> Figure:
-    """Failures by reason over time."""
-    title = "Failures by reason"
-    failed = [t for t in data.trials if t.has_failed]
-    early = sum(t.has_stopped_early for t in data.trials)
-    stopped = f" {plural(early, 'trial')} stopped early: too slow to become the best." if early else ""
-    if not failed:
-        return Figure("failures", title, f"No trial has failed.{stopped}")
-    scale, hour_word = _time_scale(data)
-    last = max(data.progress.elapsed_h, *map(_ended_h, data.trials)) * scale
-    width = _round(last / min(_MOST_BARS, max(_FEWEST_BARS, len(failed))))
-    by_reason: dict[FailureReason | None, Counter[int]] = defaultdict(Counter)
-    for trial in failed:
-        by_reason[trial.reason][int(_ended_h(trial) * scale / width)] += 1
-    ordered = sorted(by_reason, key=lambda reason: -by_reason[reason].total())
-    counts = ", ".join(f"{by_reason[r].total()} {policy_of(r).label}" for r in ordered)
-    return Figure(
-        "failures",
-        title,
-        f"{plural(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}",
-        plot(
-            [_failure_bars(reason, by_reason[reason], width) for reason in ordered],
-            barmode="stack",
-            xaxis=axis(f"{hour_word} since the search began", range=[0, last * 1.02], tick0=0, dtick=_round(last / 6)),
-            yaxis=axis("trials", rangemode="tozero", dtick=_whole_ticks(by_reason.values())),
-            showlegend=True,
-            legend={"orientation": "h", "y": 1.12, "x": 0},
-        ),
-    )
-
-
-def _failures_by_axis(data: ReportData) -> Figure:
     """Layouts by the values of the axis that tells most of a failure: those that ran, and that failed by reason."""
-    title = "Failures by axis value"
+    title, counts = "Failures", _failure_counts(data)
     if not data.failure_patterns:
-        words = "No axis value sets the layouts that failed for a reason apart from those that ran."
-        return Figure(
-            "failures_by_axis", title, words if any(t.has_failed for t in data.trials) else "No trial has failed."
-        )
+        words = " No axis value sets the layouts that failed for a reason apart from those that ran."
+        return Figure("failures", title, counts + (words if any(t.has_failed for t in data.trials) else ""))
     name = data.failure_patterns[0].condition.axis
     failed: dict[FailureReason | None, Counter[Any]] = defaultdict(Counter)
     ran: Counter[Any] = Counter()
@@ -150,9 +115,9 @@ def _failures_by_axis(data: ReportData) -> Figure:
     told = {pattern.reason for pattern in data.failure_patterns}
     others = [f"{failed[r].total()} {policy_of(r).label}" for r in reasons if r not in told]
     return Figure(
-        "failures_by_axis",
+        "failures",
         title,
-        " ".join(map(describe_pattern, data.failure_patterns))
+        " ".join([counts, *map(describe_pattern, data.failure_patterns)])
         + (f" No axis value explains the rest: {', '.join(others)}." if others else ""),
         plot(
             [
@@ -169,106 +134,14 @@ def _failures_by_axis(data: ReportData) -> Figure:
     )
 
 
-def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], width: float) -> dict[str, Any]:
-    """Bars of the failures with one reason, per time bin of this width."""
-    places = sorted(by_place)
-    return {
-        "type": "bar",
-        "name": policy_of(reason).label,
-        "x": [(place + 0.5) * width for place in places],
-        "y": [by_place[place] for place in places],
-        "width": width * 0.92,
-        "marker": {"color": f"@{policy_of(reason).color}"},
-        "hovertemplate": "%{y} %{fullData.name}<extra></extra>",
-    }
-
-
-def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
-    """Tick distance of 1 where counts are small, since trials are whole; None for plotly's default."""
-    together: Counter[int] = Counter()
-    for counter in counters:
-        together.update(counter)
-    return 1 if max(together.values()) <= 6 else None
-
-
-def _round(width: float) -> float:
-    """Next larger of 1, 2, 5, 10, ..."""
-    power = 10 ** math.floor(math.log10(max(width, 1e-9)))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= width * (1 - 1e-9))
-
-
-def _cost(data: ReportData) -> Figure:
-    """Node-hours by outcome of the trials, and each trial's time in the queue."""
-    title = "Node-hours and queue"
-    spent: dict[str, float] = defaultdict(float)
-    for trial in data.trials:
-        spent[format_reason(trial)] += trial.node_hours
-    spent = {what: hours for what, hours in spent.items() if hours > 0}
-    waited = [t for t in data.trials if t.queue_wait_s is not None]
-    if not spent and not waited:
-        return Figure("cost", title, "Nothing has run yet.")
-    queue: dict[str, Any] = {
-        "grid": {"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
-        "xaxis2": axis("trial in launch order", rangemode="tozero"),
-        "yaxis2": axis("seconds in the queue", rangemode="tozero"),
-    }
-    has_waited = any(t.queue_wait_s for t in waited)
-    return Figure(
-        "cost",
-        title,
-        _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
-        plot(
-            [_node_hours_bars(spent), *([_queue_points(waited, data.varying)] if has_waited else [])],
-            xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
-            yaxis={"automargin": True},
-            **(queue if has_waited else {}),
-        ),
-        height=max(300, 90 + 34 * len(spent)),
-    )
-
-
-def _node_hours_bars(spent: Mapping[str, float]) -> dict[str, Any]:
-    """Bars of node-hours by outcome, the largest on top."""
-    ordered = sorted(spent, key=lambda what: spent[what])
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": ordered,
-        "x": [spent[what] for what in ordered],
-        "text": [f"{spent[what]:.3g}" for what in ordered],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": {"color": ["@accent" if what == "measured" else "@c8" for what in ordered]},
-        "hovertemplate": "%{y}: %{x:.3g} node-hours<extra></extra>",
-        "showlegend": False,
-    }
-
-
-def _queue_points(waited: Sequence[TrialView], varying: Sequence[str]) -> dict[str, Any]:
-    """Points of each trial's seconds in the queue."""
-    waits = scatter(
-        [place for place, _ in enumerate(waited, 1)],
-        [t.queue_wait_s for t in waited],
-        [f"{format_trial(t, varying)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
-        "queue wait",
-        "@c4",
-    )
-    return waits | {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
-
-
-def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequence[float]) -> str:
-    simulated = "" if data.replayed_table is None else "simulated "
-    summary = f"{simulated}{format_hours(data.progress.node_hours_used)} used"
-    if spent:
-        most = max(spent, key=lambda what: spent[what])
-        share = spent[most] / sum(spent.values())
-        summary += f", {'all' if share == 1 else percent(share)} on trials with the outcome: {most}"
-    if waited_s and max(waited_s) > 0:
-        summary += f"; the median time in the queue was {duration(median(waited_s))}, the longest"
-        summary += f" {duration(max(waited_s))}"
-    elif waited_s:
-        summary += "; no time in the queue"
-    return summary + "."
+def _failure_counts(data: ReportData) -> str:
+    by_reason = Counter(t.reason for t in data.trials if t.has_failed)
+    counts = ", ".join(f"{count} {policy_of(reason).label}" for reason, count in by_reason.most_common())
+    early = sum(t.has_stopped_early for t in data.trials)
+    stopped = f" {plural(early, 'trial')} stopped early: too slow to become the best." if early else ""
+    if not counts:
+        return f"No trial has failed.{stopped}"
+    return f"{plural(by_reason.total(), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}"
 
 
 def _predictions(data: ReportData) -> Figure:

@@ -7,7 +7,7 @@ from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import embedded_json, html_page, package_file, plotly
 
-_MAIN = ("progress", "memory", "heat", "parallel")
+_MAIN = ("progress", "memory", "heat")
 """Figures with a file of their own. Each file holds plotly.js (5 MB), so there are only a few."""
 
 

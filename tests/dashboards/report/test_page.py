@@ -90,7 +90,7 @@ def test_it_asks_for_nothing_from_elsewhere_and_only_its_own_two_scripts_may_run
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     assert allowed == [f"'sha256-{digest}'" for digest in digests]
     assert len(scripts) == 2
-    assert set(json.loads(figures)) >= {"progress", "memory", "heat", "parallel", "importance", "timeline"}
+    assert set(json.loads(figures)) >= {"progress", "memory", "heat", "importance"}
 
 
 @pytest.mark.security("reports")

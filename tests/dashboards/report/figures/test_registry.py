@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -16,7 +15,6 @@ import pytest
 from dashboards.report.data import report_data
 from dashboards.report.figures import registry, standalone_page
 from dashboards.report.figures.importance import axis_importance
-from dashboards.report.figures.pipeline_schedule import pipeline_timeline
 from dashboards.report.figures.plotly_export import graph_figures
 from dashboards.report.figures.standalone_page import figure_pages
 from dashboards.report.page import report_without_scripts
@@ -112,8 +110,8 @@ POOLED = pytest.approx(math.sqrt(1500.0 * 1300.0))
         (repeated, "progress", "measured", None, [1000.0, 1500.0, 1300.0]),
         (repeated, "progress", "highest so far", None, [1000.0, 1500.0, 1500.0, 1500.0]),
         (repeated, "progress", "fastest so far: t0003", None, [POOLED, POOLED]),
-        (failing, "failures_by_axis", "ran", None, [2, 2, 2, 0]),
-        (failing, "failures_by_axis", "time limit", None, [0, 0, 0, 3]),
+        (failing, "failures", "ran", None, [2, 2, 2, 0]),
+        (failing, "failures", "time limit", None, [0, 0, 0, 3]),
         (several_nodes, "nodes", "Pareto front", [1, 2], [600.0, 1500.0]),
         (several_nodes, "nodes", "linear scaling", [1, 4], [600.0, 2400.0]),
         (several_nodes, "objectives", "Pareto front", [2.0, 1.0], [1500.0, 600.0]),
@@ -131,7 +129,6 @@ def test_a_figure_has_its_points(search, figure, trace, x, y):
         (a_search, "failures", "1 trial of 3 failed: 1 out of memory."),
         (several_nodes, "nodes", "2.50 times the speed for 2 times the nodes."),
         (several_nodes, "importance", "on 11 measured layouts on 2 nodes;"),
-        (a_search, "parallel", "The fastest 20 % all have tensor 2"),
     ],
 )
 def test_a_figure_is_summarised(search, figure, words):
@@ -140,7 +137,7 @@ def test_a_figure_is_summarised(search, figure, words):
 
 def test_a_layout_has_one_number_over_all_its_runs_and_numbers_of_nodes_are_not_pooled():
     figures = report_figures(repeated())
-    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1.40k tokens/s")):
+    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42")):
         text = json.dumps(figures[key].plot)
         assert pooled in text
         assert "1500" not in text
@@ -187,7 +184,7 @@ def test_predictions_are_those_of_the_proposal_and_their_error_is_told_by_range_
 
 def test_what_cannot_be_compared_is_not_drawn():
     figures = report_figures(STATES["one_trial"]())
-    assert [figures[key].plot for key in ("memory", "heat", "parallel")] == [None] * 3
+    assert [figures[key].plot for key in ("memory", "heat")] == [None] * 2
     assert {"nodes", "objectives"}.isdisjoint(figures)
     assert report_figures(a_search(9))["importance"].plot is None
 
@@ -213,26 +210,6 @@ def test_axes_that_change_the_speed_come_first_others_are_near_zero_and_noise_ex
     layouts, _ = grid()
     found = axis_importance(layouts, list(rng.lognormal(size=len(layouts))))
     assert not found.is_reliable
-
-
-FOUR = Layout(pipeline_parallel=4, grad_accum_steps=8)
-
-
-@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
-def test_passes_are_in_order_and_a_stage_idles_as_long_as_the_formula_says(schedule, chunks):
-    timeline = pipeline_timeline(replace(FOUR, pipeline_schedule=schedule, virtual_pipeline_stages=chunks), 64)
-    ends = {(b.chunk * 4 + b.stage, b.micro_batch, b.is_forward): b.end for b in timeline.boxes}
-    assert len(timeline.boxes) == len(ends) == 2 * 4 * 8 * chunks
-    for box in timeline.boxes:
-        place = box.chunk * 4 + box.stage
-        after = (place - 1, box.micro_batch, True)
-        if not box.is_forward:
-            after = (place + 1, box.micro_batch, False) if place < 4 * chunks - 1 else (place, box.micro_batch, True)
-        assert box.start >= ends.get(after, 0)
-    for stage in range(4):
-        boxes = sorted((b for b in timeline.boxes if b.stage == stage), key=lambda box: box.start)
-        assert all(one.end <= other.start for one, other in itertools.pairwise(boxes))
-        assert 1 - sum(b.end - b.start for b in boxes) / max(ends.values()) == pytest.approx(timeline.bubble)
 
 
 OF_BASELINE = {"compute": 0.6, "tensor": 0.3, "data_parallel": 0.1}
@@ -274,7 +251,7 @@ def test_profiled_and_predicted_seconds_are_not_mixed():
 def test_the_main_figures_are_each_a_page_that_draws_just_that_one_and_asks_for_nothing(monkeypatch):
     monkeypatch.setattr(standalone_page, "plotly", lambda: "var Plotly;")
     pages = figure_pages(report_data(a_search(num_measured=6, name=HOSTILE).record, START))
-    assert list(pages) == ["progress", "memory", "heat", "parallel"]
+    assert list(pages) == ["progress", "memory", "heat"]
     for key, text in pages.items():
         page = Page(text)
         [place] = page.all("div", **{"class": "plot"})
