@@ -36,13 +36,13 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.stopping import Limits
 from orchestrator.service.quota import QuotaRequest, grant
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.jobs import JobPlan, StartedJob
-from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm
 from slurm.poll_backoff import PollBackoff
 from slurm.squeue_cache import SqueueCache
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.jobs import JobPlan, StartedJob
+from tests.fake_slurm.placement import FakeNode
 from tests.kit import created, loaded
 from tests.orchestrator.tabled_trial import measured_outcome
 from trials.files.folders import AttemptFolder, read_json, write_json

@@ -29,14 +29,14 @@ from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
-from slurm.fake.jobs import FakeJob, JobPlan, Run, StartedJob
-from slurm.fake.placement import FakeNode
 from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions
 from slurm.squeue_cache import SqueueSnapshot
 from tests import kit
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FAKE_SETTINGS, FakeCluster
+from tests.fake_slurm.jobs import FakeJob, JobPlan, Run, StartedJob
+from tests.fake_slurm.placement import FakeNode
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from tests.orchestrator.scripted import Script, ScriptedLauncher, outcome_of
 from trials.analysis.ranking import Objective

@@ -30,15 +30,15 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import Observation
 from slurm.client import SlurmClient
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.jobs import JobPlan, StartedJob
-from slurm.fake.placement import FakeNode
 from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import SqueueSnapshot
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.jobs import JobPlan, StartedJob
+from tests.fake_slurm.placement import FakeNode
 from tests.orchestrator.launchers.attempts import (
     LAYOUT,
     MODEL,

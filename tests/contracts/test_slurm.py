@@ -16,15 +16,15 @@ from typing import TypeVar
 import pytest
 
 from slurm.client import SlurmClient
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
-from slurm.fake.jobs import JobPlan
-from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
 from slurm.script import render_script
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FAKE_SETTINGS, FakeCluster
+from tests.fake_slurm.jobs import JobPlan
+from tests.fake_slurm.placement import FakeNode
 
 T = TypeVar("T")
 

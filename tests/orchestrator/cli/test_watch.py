@@ -23,9 +23,9 @@ from orchestrator.lifecycle.driver_job import submit_first_link
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from slurm.driver_script import DriverJob
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.placement import FakeNode
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.placement import FakeNode
 from tests.rig import asking
 from tests.trials.ledger.stories import Story, measured_story
 from trials.files.folders import SearchFolder

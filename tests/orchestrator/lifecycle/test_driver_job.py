@@ -19,10 +19,10 @@ from orchestrator.lifecycle.driver_job import (
 from orchestrator.lifecycle.driver_job_usage import WHOLE_NODE, own_job, usage_of_ended_jobs
 from orchestrator.search.own_job import OwnJob
 from slurm.driver_script import DriverJob
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.jobs import FakeJob, JobPlan
-from slurm.fake.placement import FakeNode
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.jobs import FakeJob, JobPlan
+from tests.fake_slurm.placement import FakeNode
 from trials.ledger.events import DriverJobUsage, SearchRecord
 
 SEARCH_ID = "tiny-abc234"

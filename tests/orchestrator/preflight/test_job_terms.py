@@ -10,10 +10,10 @@ from orchestrator.cli.plan_cost import PlannedCost
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.preflight.job_terms import JobTerms, job_terms
 from slurm.association_limits import AssociationLimits, Qos
-from slurm.fake.client import FakeSlurm
 from slurm.interface import SlurmUnreachable
 from slurm.partitions import PartitionSnapshot
 from slurm.preemption import Preemption, PreemptsBy
+from tests.fake_slurm.client import FakeSlurm
 from tests.kit import MINIMAL, loaded, search_file
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.rig import four_nodes

@@ -11,12 +11,12 @@ from orchestrator.launchers.slurm_pilot.sizing import min_pilot_s
 from orchestrator.planning.candidates import candidates_of, require_pilot_room
 from orchestrator.preflight.slurm_site import require_site, slurm_unreachable_error
 from search_spaces.errors import ExternalError, InputError, Problem
-from slurm.fake.client import FakeSlurm
 from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests import kit
+from tests.fake_slurm.client import FakeSlurm
 from tests.orchestrator.cli.parlay import Answer, parlay_here
 from tests.orchestrator.slurm_searches import ids_of_jobs
 from tests.rig import four_nodes

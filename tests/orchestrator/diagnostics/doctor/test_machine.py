@@ -35,10 +35,10 @@ from orchestrator.diagnostics.doctor.machine import (
 from orchestrator.diagnostics.doctor.run import DoctorTarget, findings_with_timeout, run_checks
 from orchestrator.diagnostics.doctor.storage import check_ledger, check_mlflow
 from search_spaces.errors import ExternalError, InputError
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.placement import FakeNode
 from slurm.interface import SlurmUnreachable
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.placement import FakeNode
 from trials.files import path_owners
 from trials.ledger.writer import LedgerWriter
 

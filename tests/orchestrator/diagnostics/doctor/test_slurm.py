@@ -14,11 +14,11 @@ from orchestrator.diagnostics.doctor.topology import check_blocks
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from slurm.association_limits import Association, AssociationLimits, Qos
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
-from slurm.fake.placement import FakeNode
 from slurm.interface import SlurmUnreachable
 from slurm.partitions import PartitionSnapshot
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FAKE_SETTINGS, FakeCluster
+from tests.fake_slurm.placement import FakeNode
 from tests.kit import MINIMAL, loaded
 
 

@@ -11,9 +11,9 @@ from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.node_hours import longest_attempt_s, longest_s
-from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import JobOptions, JobRequest, Placement
+from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.rig import POLL_S, RULES, JobsBench, Rig
 from trials.attempt_result import LaunchStatus, Liveness

@@ -10,10 +10,10 @@ import pytest
 from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.node_hours import node_hours_of
-from slurm.fake.cluster import FAKE_SETTINGS
-from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.poll_backoff import LONGEST_INTERVAL_S
+from tests.fake_slurm.cluster import FAKE_SETTINGS
+from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.rig import POLL_S, JobsBench
 from trials.attempt_result import Liveness

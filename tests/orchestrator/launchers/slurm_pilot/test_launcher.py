@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.launchers.slurm_pilot.allocations import SILENT_S
 from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S
-from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import Container, JobOptions, JobRequest, Runtime
+from tests.fake_slurm.jobs import JobPlan
 from tests.rig import LIMIT_S, finish, nodes_asked
 from trials.attempt_result import Liveness
 from trials.pilot.files import StepFileKind, StepStart, write

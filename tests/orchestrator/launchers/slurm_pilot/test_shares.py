@@ -10,7 +10,7 @@ from orchestrator.launchers.base import EndedPilot, LaunchPostponed
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, RemainingWork
-from slurm.fake.jobs import JobPlan
+from tests.fake_slurm.jobs import JobPlan
 from tests.rig import LIMIT_S, PilotBench, finish
 from trials.attempt_result import Liveness
 from trials.pilot.files import StepFileKind

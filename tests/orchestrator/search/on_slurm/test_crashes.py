@@ -15,7 +15,7 @@ from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.launchers.slurm_pilot import allocation, allocations, launcher
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from slurm.fake.client import FakeSlurm
+from tests.fake_slurm.client import FakeSlurm
 from tests.orchestrator.scripted import Script
 from tests.rig import LAYOUTS, POLL_S, Killed, Rig, speed_of
 from trials.analysis.finals import Finals

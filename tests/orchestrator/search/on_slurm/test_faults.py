@@ -12,8 +12,8 @@ from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.stopping import Limits
 from search_spaces.errors import ExternalError
-from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
+from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.scripted import Script
 from tests.rig import POLL_S, Killed, Rig, attempts_of, one_attempt, speed_of
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState

@@ -12,9 +12,9 @@ from orchestrator.search.attempt_factory import SILENT_NODES_GRACE_S
 from orchestrator.search.driver import Driver
 from orchestrator.search.stopping import Limits
 from slurm.association_limits import AssociationLimits, Qos
-from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import JobOptions, Placement
+from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.scripted import Script
 from tests.rig import POLL_S, Rig, attempts_of, one_attempt, speed_of
 from trials.files import folders

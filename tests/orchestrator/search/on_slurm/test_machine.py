@@ -19,7 +19,7 @@ from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S
 from orchestrator.search.driver import Driver
 from orchestrator.search.stopping import Limits
-from slurm.fake.jobs import FakeJob
+from tests.fake_slurm.jobs import FakeJob
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.on_slurm.test_crashes import KILL_POINTS, KillPoint, counting
 from tests.rig import Killed, Rig, speed_of

@@ -10,7 +10,7 @@ from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import IDLE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from slurm.fake.client import FakeSlurm
+from tests.fake_slurm.client import FakeSlurm
 from tests.orchestrator.search.on_slurm.test_crashes import KillPoint
 from tests.rig import PILOT_NODES, CostSplitter, Killed, Rig, SimulatedAgent
 from trials.ledger.events import SearchRecord

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from slurm.fake.accounting import FakeAccounting
-from slurm.fake.jobs import FakeJob, JobEnding, JobPlan, Run, StartedJob, natural_ending
-from slurm.fake.placement import Allocation, FakeNode, schedule
-from slurm.fake.usage import FakeUsage
 from slurm.interface import SlurmSettings
 from slurm.job_state import JobState
 from slurm.request import JobRequest
 from slurm.script import NEXT_RUN
+from tests.fake_slurm.accounting import FakeAccounting
+from tests.fake_slurm.jobs import FakeJob, JobEnding, JobPlan, Run, StartedJob, natural_ending
+from tests.fake_slurm.placement import Allocation, FakeNode, schedule
+from tests.fake_slurm.usage import FakeUsage
 
 FAKE_SETTINGS = SlurmSettings("fake", "22.05.8", has_accounting=True)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from slurm.association_limits import AssociationLimits
 from slurm.client import CANCEL_TIMEOUT_S, COMMAND_TIMEOUT_S
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.jobs import FakeJob
-from slurm.fake.placement import choose_nodes, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 from slurm.nodes import NodeSnapshot, wait_reason
 from slurm.partitions import PartitionSnapshot, named_partitions
 from slurm.request import JobRequest
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.jobs import FakeJob
+from tests.fake_slurm.placement import choose_nodes, may_use
 
 _REFUSED = "sbatch: error: Batch job submission failed: "
 _NO_ANSWER = "Socket timed out on send/recv operation"

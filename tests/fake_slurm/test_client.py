@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm.fake.client import FakeSlurm
-from slurm.fake.cluster import FakeCluster
-from slurm.fake.jobs import JobPlan
-from slurm.fake.placement import FakeNode
 from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobState
 from slurm.request import JobRequest
+from tests.fake_slurm.client import FakeSlurm
+from tests.fake_slurm.cluster import FakeCluster
+from tests.fake_slurm.jobs import JobPlan
+from tests.fake_slurm.placement import FakeNode
 
 
 class Rig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from slurm.fake.jobs import FakeJob, Run
+from tests.fake_slurm.jobs import FakeJob, Run
 
 Key = tuple[str, str]
 """User and job name."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm.fake.jobs import FakeJob
 from slurm.job_state import JobSnapshot, JobState
+from tests.fake_slurm.jobs import FakeJob
 
 FAKE_UID = 1000
 
