@@ -151,7 +151,7 @@ class TestLooking:
         events = ended.events
         assert events["seq"].tolist() == list(range(1, len(events) + 1))
         assert (events["kind"][0], set(events["trial"].dropna())) == ("search_created", {"t0001", "t0002", "t0003"})
-        assert set(ended.figures) >= {"progress", "failures", "memory", "heat"}
+        assert set(ended.figures) >= {"progress", "memory", "heat"}
         assert (ended.recipe.trial, ended.recipe.layout.to_json()) == (ended.best.trial, ended.best.plain()["layout"])
         assert ended.report() == ended.folder / "report.html"
         assert f"<code>{ended.search_id}</code>" in ended.report(tmp_path / "mine.html").read_text()
