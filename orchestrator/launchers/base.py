@@ -135,7 +135,8 @@ class Launcher(ABC):
 
         Never waits for the attempt to start running. Raises LaunchPostponed where it has to be tried again, with a
         message to show; LaunchRefused when no attempt can be launched at all, another ExternalError when none can be at
-        present; ValueError for an attempt that was launched before.
+        present; ValueError for an attempt that was launched before; InputError if the search's folder was replaced,
+        OSError where that cannot be checked.
         """
 
     @abstractmethod

@@ -64,6 +64,7 @@ class SimulatedLauncher(Launcher):
 
     def launch(self, request: LaunchRequest) -> str | None:
         """LaunchRefused when the table has no row of the layout."""
+        request.require_taken()
         key = request.spec.attempt_key
         if request.folder.ranks.exists():
             raise ValueError(f"{key} was launched before")

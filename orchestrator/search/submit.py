@@ -53,7 +53,6 @@ class AttemptSubmitter:
                 context.factory.guard.call(
                     str(request.folder.path), partial(request.write_spec, context.factory.folder.path)
                 )
-                request.require_taken()
                 self._launched[request.key] = context.launcher.launch(request)
         except LaunchPostponed as postponed:
             context.log_once.info(str(postponed))

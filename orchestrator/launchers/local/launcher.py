@@ -61,6 +61,7 @@ class LocalLauncher(Launcher):
         self._changed = threading.Event()
 
     def launch(self, request: LaunchRequest) -> str | None:
+        request.require_taken()
         slot = self._free_slot()
         if slot is None:
             return None

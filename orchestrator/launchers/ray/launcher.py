@@ -56,6 +56,7 @@ class RayLauncher(Launcher):
         self._orphans: dict[str, OrphanedAttempt] = {}
 
     def launch(self, request: LaunchRequest) -> str | None:
+        request.require_taken()
         self._replace_dead_ray()
         spec = request.spec
         if request.folder.ranks.exists():

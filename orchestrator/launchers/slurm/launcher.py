@@ -60,6 +60,7 @@ class SlurmLauncher(Launcher):
         self._canceller = JobCanceller(slurm, self._queries, self._submissions, self._monitor)
 
     def launch(self, request: LaunchRequest) -> str | None:
+        request.require_taken()
         return self._submissions.launch(request)
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:

@@ -89,6 +89,7 @@ class SlurmPilotLauncher(Launcher):
 
     def launch(self, request: LaunchRequest) -> str | None:
         """Return the id of the job in which the attempt will be a step."""
+        request.require_taken()
         if request.key in self._steps:
             raise ValueError(f"{request.key} was launched before")
         self._open(_search_of(request))
