@@ -56,7 +56,7 @@ def test_every_figure_is_drawn_without_a_word_to_the_console_or_the_network(tab,
     assert tab.requests() == [file.as_uri()]
     assert tab.ask(Path(__file__).with_name("contrast.js").read_text()) == []
     if search is a_full_search:
-        assert tab.ask(f"{FIGURES}.length") == 10
+        assert tab.ask(f"{FIGURES}.length") == 6
         hostile = tab.ask("document.querySelector('tr[data-trial=t0003] pre').textContent")
         assert "<img src=x onerror=alert(2)>" in hostile
         tab.look(width=width, height=TALL, scheme={"light": "dark", "dark": "light"}[scheme])
