@@ -134,7 +134,7 @@ def test_a_pruned_layout_teaches_nearly_as_much_as_a_measured_one():
     cold, by_pruned, by_measured = (
         np.nanmean(np.abs(predict(history).log_value - truth)) for history in ([], pruned, measured)
     )
-    assert by_measured < cold
+    assert by_pruned < cold / 2
     assert cold - by_pruned > 0.9 * (cold - by_measured)
 
 
