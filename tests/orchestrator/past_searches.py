@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy.orm import Session
+from trials.ledger.rows import attempt_values, search_values, trial_values
 
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.layout import Layout
 from tests.kit import ABSENT, TINY_SEARCH, loaded, metrics, search_text
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
-from trials.ledger.rows import attempt_values, search_values, trial_values
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 

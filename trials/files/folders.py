@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.decoding import T, parse_json
+from search_spaces.decoding import T, decode, parse_json
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
 from trials.trial import decode_as
@@ -258,12 +258,12 @@ def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     return data
 
 
-def read_as(kind: type[T], schema: str, path: Path) -> T | None:
-    """The dataclass whose fields this file has beside the schema; None where there is no file. DamagedFile for anything
-    else."""
+def read_as(kind: type[T], path: Path, schema: str | None = None) -> T | None:
+    """The dataclass whose fields this file has beside this schema, by default the class's own; None where there is no
+    file. DamagedFile for anything else."""
     data = read_json(path)
     try:
-        return None if data is None else decode_as(kind, schema, data)
+        return None if data is None else decode(kind, data) if schema is None else decode_as(kind, schema, data)
     except ValueError as error:
         raise DamagedFile(path, error) from error
 

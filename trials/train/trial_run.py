@@ -20,7 +20,7 @@ from trials.measurement.metrics import measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
 from trials.measurement.step_log import StepPhase
 from trials.measurement.stragglers import rank_times, slowest_rank
-from trials.outcome_types import FullestRank, MeasuredMetrics
+from trials.outcome_types import FullestRank, MeasuredMetrics, SlowestRank
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -118,14 +118,14 @@ def flags_of(
     return tuple(dict.fromkeys((*loop.flags, *(flag for flag, is_so in found.items() if is_so))))
 
 
-def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, hosts: Sequence[str], path: Path) -> Mapping[str, Any]:
-    """The rank that computes longest, and all ranks' times in the file at `path`; {} where they are unknown."""
+def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, hosts: Sequence[str], path: Path) -> SlowestRank | None:
+    """The rank that computes longest, and all ranks' times in the file at `path`; None where they are unknown."""
     steps = loop.compared_steps_s
     times = rank_times(spec.layout, spec.measure.routing, steps, spec.model.document_length is not None)
     if times:
-        ranks = [{"rank": rank, "host": hosts[rank], **one.to_json()} for rank, one in enumerate(times)]
+        ranks = [{"rank": rank, "host": hosts[rank], **asdict(one)} for rank, one in enumerate(times)]
         write_json(path, {"steps": len(steps), "ranks": ranks})
-    return slowest_rank(times, hosts, len(steps)) or {}
+    return slowest_rank(times, hosts, len(steps))
 
 
 def _incumbent_watcher(
