@@ -121,7 +121,7 @@ _PLAIN = {str, int, float, bool, NoneType}
 
 def _encode_fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """The fields of a dataclass, beside its schema; or those that are named, without."""
-    kind = type(value)
+    kind: Any = type(value)
     forms = _forms_of(kind)
     data = {}
     for name in names or _fields_of(kind)[0]:
@@ -148,11 +148,10 @@ def _form_of(kind: Any) -> WrittenAs | None:
 
 
 def encode_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as plain JSON; one with the name of a field of this dataclass in the form of that. What has the form
-    already is kept."""
+    """The values, those that are numbers and have the name of a field of this dataclass in the form of that."""
     forms = _forms_of(kind)
     is_new = {name: name in forms and isinstance(value, (int, float)) for name, value in values.items()}
-    return {name: forms[name].write(value) if is_new[name] else encode(value) for name, value in values.items()}
+    return {name: forms[name].write(value) if is_new[name] else value for name, value in values.items()}
 
 
 def decode(kind: type[T], data: Any) -> T:
@@ -212,7 +211,9 @@ def _fields_of(kind: type) -> tuple[Mapping[str, Any], frozenset[str]]:
 def decode_value(kind: Any, value: Any, name: str) -> Any:
     """The value of a type that a field may have; a TypedDict that may lack keys may have others. ValueError with the
     name for any other."""
-    origin, inner = get_origin(kind), get_args(kind)
+    if type(value) is kind and kind in _PLAIN and (kind is not float or abs(value) <= LARGEST_NUMBER):
+        return value
+    origin, inner = _parts_of(kind)
     if origin is Annotated:
         return _decode_annotated(inner[0], inner[1:], value, name)
     if kind is Any or (value is None and NoneType in inner):
@@ -243,6 +244,11 @@ def decode_value(kind: Any, value: Any, name: str) -> Any:
     elif type(value) is kind:
         return value
     raise ValueError(f"{name} is {value!r:.80}, not {getattr(kind, '__name__', kind)}")
+
+
+@cache
+def _parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(kind), get_args(kind)
 
 
 def _decode_annotated(kind: Any, extras: tuple[Any, ...], value: Any, name: str) -> Any:

@@ -197,6 +197,7 @@ def _child_params(trial: Trial) -> dict[str, str]:
 def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
     last = trial.last_attempt
     note = _excerpt(last) if last and trial.state.is_ended else ""
+    slowest = last.outcome.slowest_rank if last and last.outcome else None
     tags = _tags(
         {
             "parlay.search_id": search.search_id,
@@ -206,7 +207,7 @@ def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
             "parlay.flags": ",".join(trial.flags),
             "parlay.job_id": last.job_id if last else None,
             "parlay.nodes": ",".join(last.nodes) if last else None,
-            "parlay.slowest_node": ((last and last.outcome and last.outcome.slowest_rank) or {}).get("host"),
+            "parlay.slowest_node": slowest["host"] if slowest else None,
             "parlay.best": "true" if trial.trial == search.best_trial else None,
         }
     )

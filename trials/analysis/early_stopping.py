@@ -121,7 +121,7 @@ def _incumbents(by_nodes: Sequence[Ranking]) -> Iterator[dict[str, Any]]:
 
 def _comparable(layout: RankedLayout) -> dict[str, Any]:
     outcome = layout.first.last_attempt and layout.first.last_attempt.outcome
-    fingerprint = outcome.fingerprint if outcome else {}
+    fingerprint: Mapping[str, Any] = outcome.fingerprint if outcome else {}
     return {name: fingerprint[name] for name in COMPARABLE if name in fingerprint}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 from search_spaces.decoding import decode_fields, decode_value
@@ -56,10 +57,15 @@ def _require_next(search: SearchRecord | None, event: Event) -> None:
         raise FencedError(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
 
 
-def _data(event: Event, kind: type, names: Iterable[str] | None = None) -> dict[str, Any]:
+def _data(event: Event, kind: type, names: tuple[str, ...] | None = None) -> dict[str, Any]:
     """The event's values that are fields of this dataclass, decoded; by default those of every event of its kind."""
-    known = {field.name for field in fields(kind)} & set(EVENT_FIELDS[event.kind] if names is None else names)
-    return decode_fields(kind, {name: value for name, value in event.data.items() if name in known})
+    known = _names(kind, EVENT_FIELDS[event.kind] if names is None else names)
+    return decode_fields(kind, {name: event.data[name] for name in known if name in event.data})
+
+
+@cache
+def _names(kind: type, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name in names)
 
 
 def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
@@ -164,11 +170,11 @@ def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
     if known is None or state is TrialState.SUBMITTED:
         _require_name(data["attempt"], "a")
         earlier = 0.0 if known is None else known.attempt.node_hours or 0.0
-        times = {"submitted_at": event.at, "earlier_node_hours": earlier}
         data = _data(event, Attempt, _INTENT_OF_CHECK)
         if missing := [name for name in _INTENT_OF_CHECK if name not in data]:
             raise ValueError(f"event {event.seq} ({event.kind}) lacks {missing[0]}")
-        return replace(search, fabric_check=FabricCheck(Attempt(trial=FABRIC_CHECK, **data, **times)))
+        data |= {"trial": FABRIC_CHECK, "submitted_at": event.at, "earlier_node_hours": earlier}
+        return replace(search, fabric_check=FabricCheck(Attempt(**data)))
     found = _data(event, FabricCheck, ("slow_nodes", "num_available", "findings", "links"))
     return replace(search, fabric_check=FabricCheck(replace(known.attempt, **data), **found))
 

@@ -34,14 +34,21 @@ def store_event(connection: Connection, event: Event, after: SearchRecord) -> No
         return
     name = trial_name(event)
     values = encode(after, "search_id", *(_CHANGING if name is None else _COUNTER))
-    new = {f"its_{column}": value for column, value in values.items()}
-    if connection.execute(_CHANGED if name is None else _COUNTED, new).rowcount == 0:
+    if connection.execute(_CHANGED if name is None else _COUNTED, _named(values)).rowcount == 0:
         _require_stored(connection, event, after.search_id)
     elif name is not None:
         trial = after.trial(name)
-        _upsert(connection, TRIAL, [_trial_row(after, trial)])
+        if event.kind is EventKind.TRIAL_PROPOSED:
+            _upsert(connection, TRIAL, [_trial_row(after, trial)])
+        else:
+            known = {"search_id": after.search_id, **encode(trial, "trial", "state", "reason")}
+            connection.execute(_CHANGED_TRIAL, _named(known))
         if "attempt" in event.data:
             _upsert(connection, ATTEMPT, [_attempt_row(after, attempt) for attempt in trial.attempts[-1:]])
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"its_{column}": value for column, value in values.items()}
 
 
 def trial_name(event: Event) -> str | None:
@@ -150,5 +157,10 @@ def _guarded(names: Iterable[str]) -> Update:
     )
 
 
+_CHANGED_TRIAL = (
+    update(TRIAL)
+    .where(TRIAL.c.search_id == bindparam("its_search_id"), TRIAL.c.trial == bindparam("its_trial"))
+    .values(state=bindparam("its_state"), reason=bindparam("its_reason"))
+)
 _COUNTED, _CHANGED = _guarded(_COUNTER), _guarded(_CHANGING)
 _STORED = select(SEARCH.c.last_seq, SEARCH.c.fencing).where(SEARCH.c.search_id == bindparam("of")).with_for_update()

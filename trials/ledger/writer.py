@@ -76,7 +76,7 @@ def _catch_up(connection: Connection, search: SearchRecord, events: Iterable[Eve
         return
     if fencing > search.fencing:
         raise FencedError(f"search {search.search_id} is driven under lease {fencing}, not {search.fencing}")
-    missing = {trial_name(event) for event in events if event.seq > seen}
+    missing = {name for event in events if event.seq > seen and (name := trial_name(event)) is not None}
     store(connection, search, None if seen == 0 else missing)
 
 
