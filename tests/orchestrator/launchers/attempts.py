@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
@@ -71,6 +72,16 @@ def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> LaunchStatus
     while (status := poll_one(launcher, request)).liveness is not Liveness.ENDED:
         launcher.wait(30)
     return status
+
+
+def serve(launcher: Launcher, root: Path, **details: object) -> None:
+    """Have the launcher's fork servers serve, by attempts that start plain until they do."""
+    for number in count(9000):
+        request = attempt_request(root, "tell_environment", trial=f"t{number}", **details)
+        launcher.launch(request)
+        wait_until_ended(launcher, request)
+        if "PARLAY_WARM" in json.loads((request.folder.path / "environment-0.json").read_text()):
+            return
 
 
 def result_of(request: LaunchRequest, status: LaunchStatus) -> AttemptResult:
