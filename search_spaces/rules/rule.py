@@ -235,8 +235,12 @@ def _rows_of_features(known: tuple[str, ...], owner: str) -> Iterator[Rule]:
                 f"{owner} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
                 f"leave model.{field_of_feature(name)} out, or use another engine",
                 name=name,
-                only={"model.features": lambda present, name=name: name in present},
+                only={"model.features": _has(name)},
             )
+
+
+def _has(feature: str) -> Callable[[tuple[str, ...]], bool]:
+    return lambda features: feature in features
 
 
 def activations(gated: tuple[str, ...], plain: tuple[str, ...], *, owner: str = "{engine}") -> Rule:

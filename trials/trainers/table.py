@@ -173,8 +173,8 @@ class Table:
     def limits(self) -> dict[str, tuple[Any, ...]]:
         """Values of the layout's fields, and of the model's as `model.NAME`, where the rows do not have all."""
         known = dict.fromkeys(AXES, "") | dict.fromkeys(_OF_MODEL, "model.")
-        limited = (row for row in self.rows if row.values is not None and row.field in known)
-        return {known[row.field] + row.field: row.values for row in limited}
+        limited = {row.field: row.values for row in self.rows if row.values is not None}
+        return {known[name] + name: values for name, values in limited.items() if name in known}
 
 
 def by_option(names: Mapping[str, str]) -> dict[str, str]:
