@@ -258,15 +258,20 @@ def forecast(
 def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     """Drive the search in this process until it ends; raises as `run`."""
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import drive
+    from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 
     spec, signals = runnable.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     callbacks = NO_CALLBACKS if quiet else DriverCallbacks(on_event=view.update)
-    with private_umask(), nullcontext() if quiet else view:
-        record = drive(runnable, callbacks, signals.handling)
+    with (
+        private_umask(),
+        nullcontext() if quiet else view,
+        driving(runnable, callbacks) as driver,
+        signals.handling(driver),
+    ):
+        record = driver.run()
     if signals.is_terminated:
         signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
     if not record.state.is_ended:
