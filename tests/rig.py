@@ -24,7 +24,6 @@ from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.fabric_check import FabricProgram
-from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -137,7 +136,6 @@ class Rig:
     callbacks: DriverCallbacks = field(default_factory=DriverCallbacks)
     num_nodes: int = 1
     headroom: MemoryHeadroom | None = None
-    own_job: OwnJob | None = None
     fabric_check: FabricProgram | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     """The other software of an experiment with `limits.max_trials` / 2 layouts."""
@@ -180,7 +178,7 @@ class Rig:
         sampler: Sampler = FailingSettingsSampler(self.layouts, GridSampler)
         if self.software:
             sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)
-        parts = history, program, lambda: sampler, self.launcher, goal, self.limits, self.callbacks, self.own_job
+        parts = history, program, lambda: sampler, self.launcher, goal, self.limits, self.callbacks
         driver = Driver(*parts, fabric_check=self.fabric_check)
         return driver
 

@@ -115,7 +115,7 @@ def drive_here(
         else:
             chain.wait_for_lease(folder)
             callbacks = replace(callbacks, heartbeat=chain.ensure_next_link)
-            with driving(started, callbacks, chain.own_job()) as driver, chain.driver_context(driver):
+            with driving(started, callbacks, is_in_job=True) as driver, chain.driver_context(driver):
                 record = driver.run()
             chain.finish(record.state.is_ended)
     print_search(record, folder, spec, as_json)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from orchestrator.common.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
 from orchestrator.lifecycle.drive import driving
-from orchestrator.lifecycle.driver_job import cancel_driver_jobs
-from orchestrator.lifecycle.driver_job_usage import job_name
+from orchestrator.lifecycle.driver_job import cancel_driver_jobs, job_name
 from orchestrator.lifecycle.launcher import end_pilots
 from orchestrator.lifecycle.lock import open_or_renew_ledger
 from orchestrator.records.ledger_rebuild import restore_rows

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.fabric import fabric_program
 from orchestrator.launchers.local.launcher import LocalLauncher
-from orchestrator.lifecycle.driver_job_usage import usage_of_ended_jobs
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.lifecycle.launcher import end_pilots, needs_launcher, search_launcher
 from orchestrator.lifecycle.lock import SearchLock, acquire_search
@@ -21,12 +20,9 @@ from orchestrator.planning.prior_trials import load_prior_trials
 from orchestrator.preflight.integrity import require_current_journal, require_unchanged_files
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.event_store import EventStore
 from orchestrator.search.experiment import limits_of, sampler_of
-from orchestrator.search.own_job import OwnJob
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EventKind
 from trials.ledger.reader import LedgerReader
 
 
@@ -46,13 +42,13 @@ class RunnableSearch:
 
 @contextmanager
 def driving(
-    started: RunnableSearch, callbacks: DriverCallbacks = NO_CALLBACKS, own_job: OwnJob | None = None
+    started: RunnableSearch, callbacks: DriverCallbacks = NO_CALLBACKS, is_in_job: bool = False
 ) -> Iterator[Driver]:
     """Within this block the search is held and has a driver, to `run` or `advance`; after it, what the session has to
     leave is written. Of a search that has ended the driver does nothing, and only what is missing is written.
 
     `callbacks` are those of the driver's host: after the first OSError (a closed terminal, a full disk) its `on_event`
-    is not called again and the search goes on. `own_job` is the Slurm job that the driver runs in. Raises LeaseHeld
+    is not called again and the search goes on. `is_in_job` if the driver runs in a Slurm job. Raises LeaseHeld
     while another driver holds the search, LeaseLost when another one took it over, InputError when its code or
     search.yaml has changed, ExternalError. The search can be resumed after any of these.
     """
@@ -71,7 +67,6 @@ def driving(
             closing(LedgerReader(lock.ledger_url)) as reader,
         ):
             history.clock = launcher.now
-            _record_ended_driver_jobs(folder, history, own_job)
             prior_trials = () if is_ending else load_prior_trials(folder)
             # Made when the sampler is first asked: by then the search knows its links.
             task = cache(lambda: task_of(spec.with_measured_links(history.search.fabric_check), prior_trials))
@@ -91,7 +86,7 @@ def driving(
                     predict=lambda layout: predict()(layout),
                     after_launches=observers.after_launches,
                 ),
-                own_job,
+                is_in_job,
                 fabric_check=fabric_program(spec, started.candidates),
             )
             yield driver
@@ -103,13 +98,3 @@ def driving(
 def _objective(spec: SearchSpec) -> SearchObjective:
     first = () if spec.baseline is None else (spec.baseline,)
     return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_headroom, spec.objectives[1:])
-
-
-def _record_ended_driver_jobs(folder: SearchFolder, history: EventStore, own_job: OwnJob | None) -> None:
-    """Record what the jobs of earlier drivers have held, by Slurm's start and end, where there were any."""
-    if not folder.driver_script.exists():
-        return
-    from slurm.client import SlurmClient
-
-    for job_id, usage in usage_of_ended_jobs(SlurmClient(), history.search, own_job).items():
-        history.record(EventKind.DRIVER_JOB_USED, job_id=job_id, **asdict(usage))

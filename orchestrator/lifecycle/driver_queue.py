@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from orchestrator.lifecycle.driver_job_usage import job_name
+from orchestrator.lifecycle.driver_job import job_name
 from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.job_state import JobSnapshot

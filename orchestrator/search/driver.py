@@ -17,7 +17,6 @@ from orchestrator.search.event_store import EventStore
 from orchestrator.search.fabric_check import FabricChecker, FabricProgram, Launch
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
-from orchestrator.search.own_job import OwnJob
 from orchestrator.search.propose import TrialProposer
 from orchestrator.search.stopping import (
     Limits,
@@ -46,13 +45,13 @@ class Driver:
         goal: SearchObjective,
         limits: Limits,
         callbacks: DriverCallbacks = NO_CALLBACKS,
-        own_job: OwnJob | None = None,
+        is_in_job: bool = False,
         fabric_check: FabricProgram | None = None,
     ):
-        """`make_sampler` is called once, when a layout is first asked for. `own_job` is the Slurm job that the driver
-        runs in, if there is one: it counts against the budget. `fabric_check` is run before anything is proposed, where
+        """`make_sampler` is called once, when a layout is first asked for. `is_in_job` if the driver runs
+        in a Slurm job of its own. `fabric_check` is run before anything is proposed, where
         it is given."""
-        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, own_job)
+        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, is_in_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
         self._proposer = TrialProposer(self._context, make_sampler)
@@ -121,7 +120,6 @@ class Driver:
         if self.search.state.is_ended:
             return
         self._monitor.poll()
-        self._context.record_own_job()
         self._apply_stop_conditions()
         try:
             if may_begin := self._fabric.advance():
@@ -197,7 +195,7 @@ class Driver:
 
     def _cancel_over_budget(self) -> None:
         """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
-        reservation, and the driver's own job costs while they wait."""
+        reservation."""
         over = self._context.attempts_over_budget()
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
@@ -218,11 +216,8 @@ class Driver:
         reason = None if self._context.index.unended else self._end_reason()
         if reason is None or not self._has_released_pilots(reason):
             return
-        self._context.record_own_job(at_once=True)
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             detail = self.search.detail or no_room_detail(self._context.index.ranking())
-            if reason is EndReason.BUDGET:
-                detail = detail or self._context.small_budget_detail()
             self._context.set_state(SearchState.FAILED, end_reason_without_value(reason), detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED
