@@ -24,11 +24,12 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import SETTINGS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
+from search_spaces.plain_file import open_named, refusing_unreadable
 from search_spaces.rules.check import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import validate
-from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
+from search_spaces.schema.yaml_document import MAX_BYTES, Document, format_key_path, parse_document, with_overrides
 from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection, resolved_python
 from trials.trainers.registry import TRAINERS
@@ -42,14 +43,16 @@ def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds:
     that is emulated for one of them.
     """
     found = path if os.path.lexists(path) else preset_search_path(str(path)) or path
-    document = with_overrides(read_document(found), overrides)
-    return _resolve_spec(validate(SearchFile, document), document, Path.cwd(), compares_speeds)
+    with refusing_unreadable(found), open_named(found) as stream:
+        raw = stream.read(MAX_BYTES + 1)
+    document = parse_document(raw, str(found), found.absolute().parent)
+    return _resolve_spec(document, overrides, Path.cwd(), compares_speeds)
 
 
 def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """Load the search in this text. Its relative paths, `work_dir` included, start in `folder`. InputError as above."""
-    document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
-    return _resolve_spec(validate(SearchFile, document), document, folder)
+    document = parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder)
+    return _resolve_spec(document, overrides, folder)
 
 
 def json_schema() -> dict[str, Any]:
@@ -57,7 +60,9 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
-def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_speeds: bool = True) -> SearchSpec:
+def _resolve_spec(document: Document, overrides: Iterable[str], here: Path, compares_speeds: bool = True) -> SearchSpec:
+    document = with_overrides(document, overrides)
+    file = validate(SearchFile, document)
     cluster, space = file.cluster.cluster(), _complete_space(file)
     locations = {format_key_path(path): location for path, location in document.locations.items()}
     problems = [with_location(problem, locations) for problem in consistency_problems(file)]

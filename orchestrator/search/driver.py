@@ -143,7 +143,10 @@ class Driver:
             context.callbacks.heartbeat()  # many launches may together outlast the lease
             try:
                 if request.key not in self._launched:
-                    context.factory.guard.call(str(request.folder.path), partial(request.write_spec, root))
+                    context.factory.guard.call(
+                        str(request.folder.path),
+                        partial(request.folder.write_spec, root, request.spec.to_json(), request.taken),
+                    )
                     self._launched[request.key] = context.launcher.launch(request)
             except LaunchPostponed as postponed:
                 context.log_once.info(str(postponed))
