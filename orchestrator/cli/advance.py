@@ -85,7 +85,7 @@ def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
 
 def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     """Return the crontab line and the scrontab lines for this search."""
-    from orchestrator.lifecycle.driver_queue import cron_job_name
+    from orchestrator.lifecycle.driver_status import cron_job_name
     from slurm.crontab import crontab_line, scrontab_lines
     from slurm.driver_script import driver_options
 

@@ -20,7 +20,7 @@ from orchestrator.planning.prior_trials import load_prior_trials
 from orchestrator.preflight.integrity import require_current_journal, require_unchanged_files
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.experiment import limits_of, sampler_of
+from orchestrator.search.experiment import limits_of, sampler_of, without
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
 from trials.ledger.reader import LedgerReader
@@ -74,7 +74,7 @@ def driving(
             driver = Driver(
                 history,
                 replace(attempt_factory_of(folder, spec), taken=lock.taken),
-                lambda: sampler_of(spec, started.candidates, task()),
+                lambda failing: sampler_of(spec, without(failing, started.candidates), task()),
                 launcher,
                 _objective(spec),
                 limits_of(spec),

@@ -66,7 +66,7 @@ class SearchSection(Section):
     sampler: SamplerName = Field(
         default=next(iter(SAMPLERS)),
         description="How the next layout is chosen. "
-        + " ".join(f"{name}: {sampler.description}." for name, sampler in SAMPLERS.items()),
+        + " ".join(f"{name}: {description}." for name, description in SAMPLERS.items()),
     )
     sample_space: bool = Field(
         default=False, description="Allow more than 1000000 combinations; a random sample of 100000 is used."

@@ -29,6 +29,7 @@ from orchestrator.search.stopping import (
 )
 from orchestrator.search.submit import create_attempts
 from trials.analysis.best_layout import no_room_detail
+from trials.analysis.setting_failures import SettingValue
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import TrialState
 
@@ -40,7 +41,7 @@ class Driver:
         self,
         event_store: EventStore,
         factory: AttemptFactory,
-        make_sampler: Callable[[], Sampler],
+        make_sampler: Callable[[frozenset[SettingValue]], Sampler],
         launcher: Launcher,
         goal: SearchObjective,
         limits: Limits,
@@ -48,7 +49,7 @@ class Driver:
         is_in_job: bool = False,
         fabric_check: FabricProgram | None = None,
     ):
-        """`make_sampler` is called once, when a layout is first asked for. `is_in_job` if the driver runs
+        """`make_sampler` returns a sampler whose candidates have none of the given values of settings, which fail. `is_in_job` if the driver runs
         in a Slurm job of its own. `fabric_check` is run before anything is proposed, where
         it is given."""
         self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, is_in_job)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, EndedPilot
-from orchestrator.samplers.model_free import GridSampler
+from orchestrator.samplers.base import GridSampler
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.node_hours import longest_attempt_s
