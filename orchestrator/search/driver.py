@@ -49,9 +49,9 @@ class Driver:
         is_in_job: bool = False,
         fabric_check: FabricProgram | None = None,
     ):
-        """`make_sampler` returns a sampler whose candidates have none of the given values of settings, which fail. `is_in_job` if the driver runs
-        in a Slurm job of its own. `fabric_check` is run before anything is proposed, where
-        it is given."""
+        """`make_sampler` returns a sampler whose candidates have none of the given values of settings, which fail.
+        `is_in_job` if the driver runs in a Slurm job of its own. `fabric_check` is run before anything is proposed,
+        where it is given."""
         self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, is_in_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
