@@ -146,7 +146,7 @@ class Driver:
                 if request.key not in self._launched:
                     context.factory.guard.call(
                         str(request.folder.path),
-                        partial(request.folder.write_spec, root, request.spec.to_json(), request.taken),
+                        partial(request.folder.write_spec, root, request.spec.to_json(), request.require_taken),
                     )
                     self._launched[request.key] = context.launcher.launch(request)
             except LaunchPostponed as postponed:

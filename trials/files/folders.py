@@ -8,18 +8,15 @@ import math
 import os
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from search_spaces.decoding import T, parse_json
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
 from trials.trial import decode_as
-
-if TYPE_CHECKING:
-    from trials.files.path_owners import FolderIdentity
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,10 @@ class AttemptFolder:
         """Address of rank 0, where the ranks meet."""
         return self.path / "rendezvous"
 
-    def write_spec(self, root: Path, spec: Mapping[str, Any], taken: FolderIdentity | None = None) -> None:
-        """Write spec.json of an attempt of the search in `root`. InputError if this is not the folder that was `taken`,
-        OSError if a link leads outside of it, or nothing can be written."""
-        if taken is not None:
-            taken.require_same()
+    def write_spec(self, root: Path, spec: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> None:
+        """Write spec.json of an attempt of the search in `root`, after this check of that folder. OSError if a link
+        leads outside of it, or nothing can be written."""
+        check()
         if links_outside(self.path, root):
             raise OSError(f"{self.path} is outside the search's folder")
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
