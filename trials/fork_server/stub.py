@@ -188,9 +188,9 @@ def _follow(connection: socket.socket, pid: int, path: str) -> int:
     had_ended = False
     while True:
         try:
-            return int(
-                _line(connection) or -signal.SIGKILL
-            )  # without an answer the server is gone, and with it the rank
+            if code := _line(connection):
+                return int(code)
+            break
         except TimeoutError:
             state = state_of(pid)
             if had_ended and state:

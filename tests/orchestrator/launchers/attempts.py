@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
@@ -76,12 +75,13 @@ def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> LaunchStatus
 
 def serve(launcher: Launcher, root: Path, **details: object) -> None:
     """Have the launcher's fork servers serve, by attempts that start plain until they do."""
-    for number in count(9000):
+    for number in range(9000, 9100):
         request = attempt_request(root, "tell_environment", trial=f"t{number}", **details)
         launcher.launch(request)
         wait_until_ended(launcher, request)
         if "PARLAY_WARM" in json.loads((request.folder.path / "environment-0.json").read_text()):
             return
+    raise AssertionError("no attempt was forked")
 
 
 def result_of(request: LaunchRequest, status: LaunchStatus) -> AttemptResult:
