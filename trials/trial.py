@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Annotated, Any
 
-from search_spaces.decoding import Amount, Bound, Count, JsonObject, T, WrittenAs, decode, require_schema
+from search_spaces.decoding import Amount, Bound, Count, JsonObject, WrittenAs
 from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -202,7 +202,7 @@ class TrialSpec(JsonObject):
 
     @property
     def reads_tokens(self) -> bool:
-        """True if it trains on a token file, `trainer["data"]`, rather than on synthetic sequences."""
+        """True if it trains on a dataset, `trainer["data"]`, rather than on synthetic sequences."""
         return self.trainer.get("data", {}).get("kind") == "tokens"
 
 
@@ -361,9 +361,3 @@ class Trial:
         """The trial with this attempt added, or replacing the one of its name."""
         kept = tuple(a for a in self.attempts if a.attempt != attempt.attempt)
         return replace(self, attempts=tuple(sorted((*kept, attempt), key=lambda a: int(a.attempt[1:]))))
-
-
-def decode_as(kind: type[T], schema: str, data: Mapping[str, Any]) -> T:
-    """The dataclass whose fields stand beside this schema. ValueError for anything else."""
-    require_schema(data, schema)
-    return decode(kind, {name: value for name, value in data.items() if name != "schema"})

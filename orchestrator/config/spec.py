@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.notify import NotifySection
 from orchestrator.schema.search_file import SearchSection
-from search_spaces.decoding import decode
+from search_spaces.decoding import decode, require_schema
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
@@ -25,11 +25,13 @@ from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
-from trials.ledger.events import FabricCheck
 from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
-from trials.trial import Trial, require_schema
+from trials.trial import Trial
+
+if TYPE_CHECKING:
+    from trials.ledger.events import FabricCheck
 
 SEARCH_SCHEMA = "parlay.search/1"
 

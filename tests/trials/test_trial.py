@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search_spaces.decoding import decode, encode
+from search_spaces.decoding import decode, encode, require_schema
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.kit import LAYOUT, MEASURED, OUTCOME, SPEC
@@ -22,7 +22,6 @@ from trials.trial import (
     Trial,
     TrialSpec,
     TrialState,
-    require_schema,
     utc_seconds,
     utc_text,
 )

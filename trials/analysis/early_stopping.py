@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import require_schema
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, lower_bound_of
 from trials.attempt_result import COMPARABLE, are_comparable
 from trials.files.folders import read_json
 from trials.outcome_types import MeasuredMetrics
-from trials.trial import TrialKind, TrialSpec, require_schema
+from trials.trial import TrialKind, TrialSpec
 
 INCUMBENTS_SCHEMA = "parlay.incumbents/1"
 

@@ -8,15 +8,14 @@ import math
 import os
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.decoding import T, decode, parse_json
+from search_spaces.decoding import T, decode, parse_json, require_schema
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
-from trials.trial import decode_as
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,15 @@ class AttemptFolder:
     def rendezvous(self) -> Path:
         """Address of rank 0, where the ranks meet."""
         return self.path / "rendezvous"
+
+    def write_spec(self, root: Path, spec: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> None:
+        """Write spec.json of an attempt of the search in `root`, after this check of that folder. OSError if a link
+        leads outside of it, or nothing can be written."""
+        check()
+        if links_outside(self.path, root):
+            raise OSError(f"{self.path} is outside the search's folder")
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_bytes(self.spec, _json_bytes(spec))
 
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
@@ -209,7 +217,11 @@ class DamagedFile(ExternalError, ValueError):
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write `data` as JSON, atomically by a rename; ValueError for NaN."""
-    write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode("utf-8"))
+    write_bytes(path, _json_bytes(data))
+
+
+def _json_bytes(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode("utf-8")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -261,9 +273,13 @@ def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
 def read_as(kind: type[T], path: Path, schema: str | None = None) -> T | None:
     """The dataclass whose fields this file has beside this schema, by default the class's own; None where there is no
     file. DamagedFile for anything else."""
-    data = read_json(path)
+    if (data := read_json(path)) is None:
+        return None
     try:
-        return None if data is None else decode(kind, data) if schema is None else decode_as(kind, schema, data)
+        if schema is not None:
+            require_schema(data, schema)
+            del data["schema"]
+        return decode(kind, data)
     except ValueError as error:
         raise DamagedFile(path, error) from error
 
