@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import print_result, print_text
+from orchestrator.cli.options import LedgerUrl
+from orchestrator.cli.output import print_result, print_text, prints_json
 from search_spaces.errors import InputError
 from trials.files.text import plural
 
@@ -64,17 +64,15 @@ def forecast(
         ),
     ] = None,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Forecast step time and best layout on more nodes than were tried, from a search or a measured table."""
     from orchestrator.planning.forecast import forecast as forecast_of
 
     counts = None if nodes is None else _parse_nodes(nodes)
     inputs, origin = _load_inputs(search, problem or [], cluster, ledger)
     report = forecast_of(inputs, _scalings(scaling), counts, **origin)
-    if as_json:
+    if prints_json.get():
         cut = [one.model_copy(update={"contenders": one.contenders[:top]}) for one in report.forecasts]
-        print_result(report.model_copy(update={"forecasts": cut}), True)
+        print_result(report.model_copy(update={"forecasts": cut}))
     else:
         print_text("\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 

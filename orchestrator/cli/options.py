@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.samplers.factory import SAMPLERS
 from search_spaces.errors import InputError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+
 SEARCH_FILE_HELP = "The search file, or the name of one included in Parlay: quickstart."
 SearchFilePath = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help=SEARCH_FILE_HELP)]
 SearchId = Annotated[
@@ -114,3 +116,20 @@ def naming_options(changes: Iterable[Change]) -> Iterator[None]:
             replace(p, file=options[p.key]) if p.file == "--set" and p.key in options else p for p in error.problems
         ]
         raise InputError(*renamed) from error
+
+
+@contextmanager
+def loading(search_file: Path, changes: Sequence[Change], compares_speeds: bool = True) -> Iterator[SearchSpec]:
+    """Within this block the search of the file with these changes, and errors as in `naming_options`;
+    `compares_speeds` as for `load_search_file`."""
+    from orchestrator.config.loader import load_search_file
+
+    with naming_options(changes):
+        yield load_search_file(search_file, [change.text for change in changes], compares_speeds)
+
+
+def require_dry_run(dry_run: bool, scripts: Path | None) -> None:
+    """Raise InputError for --scripts without --dry-run."""
+    if scripts is not None and not dry_run:
+        fix = "add --dry-run, or leave --scripts out"
+        raise InputError.of("usage", "needs --dry-run", key="--scripts", value=str(scripts), fix=fix)

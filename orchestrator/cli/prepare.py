@@ -9,18 +9,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import exit_with_error, log, print_result, warn
+from orchestrator.cli.output import Exit, log, print_result, warn
+from orchestrator.common.answer import Answer
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from trials.data.prepare import Preparation, Progress
     from trials.data.token_file import TokenHeader
+
+
+class PrepareAnswer(Answer):
+    """Printed by prepare."""
+
+    schema_: Literal["parlay.prepare/1"] = "parlay.prepare/1"
+    out: str
+    num_documents: int
+    num_skipped: int
+    num_tokens: int
+    vocab_size: int
+    checksum: str
+
 
 LINE_INTERVAL_S = 10.0
 MAX_SKIPPED_LISTED = 5
@@ -47,10 +60,7 @@ def prepare(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of texts.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count invalid lines.")] = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Convert JSON lines to a token file for training."""
-    from orchestrator.cli.tool_answers import PrepareAnswer
     from trials.data.prepare import Preparation
 
     if eos_token is not None and not append_eos:
@@ -59,7 +69,7 @@ def prepare(
     names = tuple(name.strip() for name in fields.split(","))
     between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
     preparation = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
-    header, done = _write(preparation, tokenizer, eos_token, out, as_json)
+    header, done = _write(preparation, tokenizer, eos_token, out)
     answer = PrepareAnswer(
         out=str(out),
         num_documents=done.num_documents,
@@ -68,12 +78,10 @@ def prepare(
         vocab_size=header.vocab_size,
         checksum=header.checksum,
     )
-    print_result(answer, as_json, _format_result(header, done, out))
+    print_result(answer, _format_result(header, done, out))
 
 
-def _write(
-    preparation: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
-) -> tuple[TokenHeader, Progress]:
+def _write(preparation: Preparation, tokenizer: str, eos_token: str | None, out: Path) -> tuple[TokenHeader, Progress]:
     """Write the file and show progress; exits with an error if interrupted."""
     from trials.data.prepare import ProgressListener
     from trials.data.prepare import prepare as write_tokens
@@ -86,7 +94,7 @@ def _write(
         with _progress_display(None if preparation.limit else _total_bytes(preparation.inputs)) as on_progress:
             return write_tokens(preparation, chosen, out, ProgressListener(on_progress, _SkippedLines().report))
     except KeyboardInterrupt:
-        exit_with_error(ExitCode.INTERRUPTED, _interrupted(out), as_json)
+        raise Exit(ExitCode.INTERRUPTED, _interrupted(out)) from None
 
 
 def _format_result(header: TokenHeader, done: Progress, out: Path) -> str:
