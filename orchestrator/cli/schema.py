@@ -35,7 +35,7 @@ def schema(
 
 def answers() -> dict[str, type[AnswerPart]]:
     """Every answer by its name."""
-    from orchestrator.cli import plan_answer, prepare, slurm_sandbox
+    from orchestrator.cli import plan_answer, slurm_sandbox
     from orchestrator.common.answer import ErrorAnswer
     from orchestrator.comparison import compare, stacks
     from orchestrator.config import init
@@ -54,7 +54,7 @@ def answers() -> dict[str, type[AnswerPart]]:
         *(create.SubmitAnswer, create.SubmitManyAnswer, cancel.CancelAnswer, mlflow_resync.SyncAnswer),
         *(init.InitAnswer, plan_answer.PlanAnswer, dry_run.DryRunAnswer, dry_run.DryRunManyAnswer),
         *(forecast.ForecastAnswer, replay.ReplayAnswer, compare.CompareAnswer, stacks.ExperimentAnswer),
-        *(export_result.ExportAnswer, import_result.ImportAnswer, prepare.PrepareAnswer),
+        *(export_result.ExportAnswer, import_result.ImportAnswer),
         *(finding.DoctorAnswer, calibrate.CalibrateAnswer, selftest.SelftestAnswer, selftest.SelftestListAnswer),
         *(slurm_sandbox.SandboxAnswer, state_dir.ServiceAnswer, state_dir.PageAnswer, state_dir.DashboardAnswer),
         *(handlers.HealthAnswer, handlers.TrialsAnswer, handlers.RecipeAnswer, handlers.AcceptedAnswer),

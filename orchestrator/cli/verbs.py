@@ -36,7 +36,6 @@ VERBS = {
     " `space.candidates`.",
     "report": "Write a search as one HTML file, which needs no network.",
     "forecast": "Forecast step time and best layout on more nodes than were tried, from a search or a measured table.",
-    "prepare": "Convert JSON lines to a token file for training.",
     "sync": "Send to MLflow what is missing there. Repeating it creates no duplicates.",
     "selftest": "Train every kind of layout on this search's cluster and compare each with a plain GPT on one device.",
     "calibrate": "Measure compute, memory and links of this search's cluster, and write a cluster file.",

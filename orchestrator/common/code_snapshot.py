@@ -48,7 +48,7 @@ COMPUTE_SIDE = (
     "trials/analysis/ranked_layout.py",
     "trials/analysis/ranking.py",
     "trials/data/__init__.py",
-    "trials/data/token_file.py",
+    "trials/data/indexed_dataset.py",
     "trials/diagnostics/__init__.py",
     "trials/diagnostics/calibration.py",
     "trials/diagnostics/fabric.py",
