@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, run_job
-from orchestrator.cli.options import LauncherKind, Overrides, SearchFilePath
+from orchestrator.cli.options import LauncherKind, Overrides, SearchFilePath, WorkDir
 from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
@@ -34,9 +34,7 @@ def calibrate(
         Path | None,
         typer.Option("--out", "-o", help="Cluster file to write; default: NAME-cluster.yaml, named after the search."),
     ] = None,
-    work_dir: Annotated[
-        Path | None, typer.Option("--work-dir", help="Parent folder of the measurements' folder.")
-    ] = None,
+    work_dir: WorkDir = None,
 ) -> None:
     from orchestrator.common.machine_load import busy_warning
     from orchestrator.diagnostics import calibrate as calibration

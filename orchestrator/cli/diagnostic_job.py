@@ -29,7 +29,7 @@ def load_for_job(
     search_file: Path,
     sets: list[str] | None,
     launcher: str | None,
-    work_dir: Path | None,
+    work_dir: str | None,
     verb: str,
     compares_speeds: bool = True,
 ) -> SearchSpec:
@@ -38,7 +38,7 @@ def load_for_job(
     from orchestrator.config.spec import with_locations
     from orchestrator.preflight.work_dir import require_directories
 
-    changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
+    changes = to_overrides(sets, launcher=launcher, work_dir=work_dir)
     with loading(search_file, changes, compares_speeds) as spec:
         try:
             require_directories(spec)

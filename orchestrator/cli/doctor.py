@@ -48,7 +48,8 @@ def doctor(
         if is_wanted and search_file is None:
             rule, fix = "the search file sets the job's size and options", "parlay doctor SEARCH.YAML"
             raise InputError.of("usage", "needs a search file", key=key, rule=rule, fix=fix)
-    changes, spec, refused = to_overrides(sets, launcher, None, work_dir, ledger), None, None
+    spec, refused = None, None
+    changes = to_overrides(sets, launcher=launcher, work_dir=work_dir, ledger=ledger)
     try:
         spec = _load(search_file, changes)
     except InputError as error:

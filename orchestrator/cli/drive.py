@@ -34,7 +34,6 @@ from orchestrator.cli.options import (
     SearchFilePath,
     SearchId,
     WorkDir,
-    against_overrides,
     loading,
     require_dry_run,
     to_overrides,
@@ -42,13 +41,14 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import Exit, exit_with, log, print_result, prints_json, warn
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import is_quiet, use_times_in
+from orchestrator.service.driver_process import DriverExit, DriverProcess, ExecutorKind
+from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.lifecycle.driver_job import DriverChain
     from orchestrator.lifecycle.signals import CancelOnSignal, DriverSignals
-    from orchestrator.service.driver_process import DriverExit
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -64,7 +64,7 @@ def run(
     ledger: LedgerUrl = None,
     against: Against = None,
     layouts: AgainstLayouts = None,
-    executor: ExecutorName = "process",
+    executor: ExecutorName = ExecutorKind.PROCESS,
     dry_run: DryRun = False,
     scripts: Scripts = None,
 ) -> None:
@@ -72,8 +72,10 @@ def run(
     from orchestrator.lifecycle.create import create_search, validate_search
     from orchestrator.lifecycle.dry_run import dry_run_of
 
-    changes = to_overrides(sets, launcher, sampler, work_dir, ledger) + against_overrides(against, layouts)
-    in_ray = wants_ray(executor)
+    if against is not None and Path(against).is_file():  # an interpreter of the working directory
+        against = str(Path(against).absolute())
+    named = {"launcher": launcher, "sampler": sampler, "work_dir": work_dir, "ledger": ledger}
+    changes = to_overrides(sets, **named, against=against, layouts=layouts)
     require_dry_run(dry_run, scripts)
     with ExitStack() as held:
         with loading(search_file, changes) as spec:
@@ -84,7 +86,7 @@ def run(
             log(describe_upper_limit(search.spec, search.space))
             started = held.enter_context(create_search(search))
         log(f"search {started.folder.search_id} in {started.folder.path}")
-        if in_ray:
+        if executor is ExecutorKind.RAY:
             held.close()  # for the driver in Ray
             drive_in_ray(started)
         else:
@@ -96,7 +98,7 @@ def resume(
     ledger: LedgerUrl = None,
     as_job: AsJob = False,
     job_time: JobTime = None,
-    executor: ExecutorName = "process",
+    executor: ExecutorName = ExecutorKind.PROCESS,
     supervisor: Annotated[int | None, typer.Option(hidden=True)] = None,
     quota: Annotated[Path | None, typer.Option(hidden=True)] = None,
     in_flight: Annotated[int, typer.Option(hidden=True)] = 0,
@@ -106,12 +108,13 @@ def resume(
     from orchestrator.records.lookup import find_own_search
 
     job_time_s = driver_job_time_s(as_job, job_time)
-    in_ray = wants_ray(executor, as_job)
+    if as_job:
+        require_local_driver(executor)
     found = find_own_search(search, ledger)
     if supervisor is not None:
         _serve_under(supervisor, found.folder)
     started = reopen_search(found)
-    if in_ray and not found.record.state.is_ended:
+    if executor is ExecutorKind.RAY and not found.record.state.is_ended:
         drive_in_ray(started)
     elif quota is not None:
         from orchestrator.service.quota import QuotaFile
@@ -206,20 +209,11 @@ def _exit_unended(
     raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)
 
 
-def wants_ray(executor: str, is_elsewhere: bool = False) -> bool:
-    """True if `--executor` is ray. Raises InputError for an unknown executor, and for one of a driver that
-    `is_elsewhere`, in a Slurm job or under cron."""
-    if executor == "process":
-        return False  # without importing Ray
-    from orchestrator.service.executors import ExecutorKind, executor_named
-    from search_spaces.errors import InputError
-
-    if executor_named(executor) is ExecutorKind.RAY and is_elsewhere:
-        rule = "a driver in a Slurm job or under cron starts no Ray"
-        raise InputError.of(
-            "usage", "is only for a driver on this machine", rule=rule, fix="leave it out", key="--executor"
-        )
-    return executor_named(executor) is ExecutorKind.RAY
+def require_local_driver(executor: ExecutorKind) -> None:
+    """Raise InputError for an executor other than this process."""
+    if executor is not ExecutorKind.PROCESS:
+        rule, fix = "a driver in a Slurm job or under cron starts no Ray", "leave it out"
+        raise InputError.of("usage", "is only for a driver on this machine", rule=rule, fix=fix, key="--executor")
 
 
 def drive_in_ray(started: RunnableSearch) -> None:
@@ -229,7 +223,6 @@ def drive_in_ray(started: RunnableSearch) -> None:
     """
     from orchestrator.lifecycle.signals import CancelOnSignal, code_after
     from orchestrator.records.lookup import find_search
-    from search_spaces.errors import Problem
 
     stop = CancelOnSignal()
     log(f"driven in Ray; its log is {started.folder.driver_log}")
@@ -249,8 +242,7 @@ def drive_in_ray(started: RunnableSearch) -> None:
 
 def _run_in_ray(started: RunnableSearch, stop: CancelOnSignal) -> DriverExit:
     from orchestrator.lifecycle.driver_job import parlay_command
-    from orchestrator.service.driver_process import DriverExit, DriverProcess
-    from orchestrator.service.executors import ExecutorKind, make_executor
+    from orchestrator.service.executors import make_executor
 
     folder = str(started.folder.path.absolute())
     command = parlay_command("resume", folder, "--ledger", started.ledger_url, "--json")

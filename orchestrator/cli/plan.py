@@ -40,7 +40,9 @@ def plan(
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
     from orchestrator.preflight.trainer import require_trainer
 
-    with loading(search_file, to_overrides(sets, launcher, sampler, work_dir, ledger)) as spec:
+    with loading(
+        search_file, to_overrides(sets, launcher=launcher, sampler=sampler, work_dir=work_dir, ledger=ledger)
+    ) as spec:
         space = candidates_of(spec)
         require_trainer(spec)
     plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))

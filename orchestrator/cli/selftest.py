@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, run_job
-from orchestrator.cli.options import LauncherKind, Overrides, SearchFilePath
+from orchestrator.cli.options import LauncherKind, Overrides, SearchFilePath, WorkDir
 from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.engines import PARLAY
@@ -32,7 +31,7 @@ def selftest(
         list[str] | None, typer.Option("--case", metavar="NAME", help="Run only this case; may be repeated.")
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the cases; launch nothing.")] = False,
-    work_dir: Annotated[Path | None, typer.Option("--work-dir", help="Parent folder of the selftest's folder.")] = None,
+    work_dir: WorkDir = None,
 ) -> None:
     from orchestrator.diagnostics import selftest as cases_of
     from orchestrator.preflight.trainer import python_of, require_engine_packages, require_torch

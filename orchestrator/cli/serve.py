@@ -11,6 +11,7 @@ import typer
 from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.common.exit_codes import ExitCode
+from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import Problem
 from trials.files.text import plural
 
@@ -26,8 +27,9 @@ def serve(
         ),
     ] = None,
     executor: Annotated[
-        str, typer.Option("--executor", help="process: a process per search. ray: started by a Ray actor per search.")
-    ] = "process",
+        ExecutorKind,
+        typer.Option("--executor", help="process: a process per search. ray: started by a Ray actor per search."),
+    ] = ExecutorKind.PROCESS,
     max_in_flight: Annotated[
         int | None,
         typer.Option(
@@ -51,11 +53,10 @@ def serve(
         address = page_address(home_folder(), time.time())
         print_result(PageAnswer(address=address), address)
         return
-    from orchestrator.service.executors import executor_named
     from orchestrator.service.server import ServiceOptions
     from orchestrator.service.server import serve as serve_here
 
-    wanted = ServiceOptions(port, executor_named(executor), max_in_flight, read_only)
+    wanted = ServiceOptions(port, executor, max_in_flight, read_only)
     state_dir = ServiceStateDir.of(home_folder())
     try:
         unended = serve_here(

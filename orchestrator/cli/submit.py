@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli.advance import require_detached_jobs, write_cron_script
 from orchestrator.cli.detached import can_fork, fork_detached, start_detached
-from orchestrator.cli.drive import drive_here, drive_in_ray, wants_ray
+from orchestrator.cli.drive import drive_here, drive_in_ray, require_local_driver
 from orchestrator.cli.endings import resumable, resume_fix
 from orchestrator.cli.options import (
     SEARCH_FILE_HELP,
@@ -37,6 +37,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import Exit, log, print_result, print_text, prints_json, warn
 from orchestrator.common.exit_codes import ExitCode
+from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.files.text import tail
 
@@ -65,13 +66,14 @@ def submit(
     job_time: JobTime = None,
     by_cron: ByCron = False,
     no_service: NoService = False,
-    executor: ExecutorName = "process",
+    executor: ExecutorName = ExecutorKind.PROCESS,
     dry_run: DryRun = False,
     scripts: Scripts = None,
 ) -> None:
-    changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
+    changes = to_overrides(sets, launcher=launcher, sampler=sampler, work_dir=work_dir, ledger=ledger)
     job_time_s = driver_job_time_s(as_job, job_time)
-    in_ray = wants_ray(executor, as_job or by_cron)
+    if as_job or by_cron:
+        require_local_driver(executor)
     if by_cron and as_job:
         rule, fix = "a search has one kind of driver", "leave out one of them"
         raise InputError.of("usage", "cannot be combined with --as-job", rule=rule, fix=fix, key="--cron")
@@ -88,27 +90,11 @@ def submit(
     elif by_cron:
         leave = _leave_to_cron
     else:
-        leave = partial(_leave_to_process, in_ray=in_ray, no_service=no_service)
+        leave = partial(_leave_to_process, in_ray=executor is ExecutorKind.RAY, no_service=no_service)
     if len(searches) == 1:
         submit_one(_created(searches[0], changes), leave)
     else:
         _submit_many(dict(zip(search_files, searches, strict=True)), changes, leave)
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A search that has got its driver: what was done with it, a hint below it, and the driver's keys of the answer."""
-
-    folder: SearchFolder
-    done: str
-    driven_by: dict[str, Any]
-    hint: str = ""
-
-    @property
-    def answer(self) -> SubmitAnswer:
-        from orchestrator.lifecycle.create import SubmitAnswer
-
-        return SubmitAnswer(search_id=self.folder.search_id, folder=str(self.folder.path), **self.driven_by)
 
 
 def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
@@ -123,18 +109,18 @@ def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
     return None
 
 
-Leave = Callable[["RunnableSearch"], Submission]
-"""Leaves a search to a driver. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
+Leave = Callable[["RunnableSearch"], tuple["SubmitAnswer", str]]
+"""Leaves a search to a driver, and says how. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
 
 
 def submit_one(started: RunnableSearch, leave: Leave) -> None:
     """Leave the search to a driver, and print the result."""
     with resumable(started.folder):
         done = leave(started)
-    print_result(done.answer, "\n".join(filter(None, (done.done, done.hint))))
+    print_result(*done)
 
 
-def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
+def leave_to_job(started: RunnableSearch, job_time_s: float) -> tuple[SubmitAnswer, str]:
     """Submit the job that drives the search. Raises LeaseHeld and DriverAlreadyQueued where the search has a driver,
     and ExternalError."""
     from orchestrator.lifecycle.driver_job import driver_job, require_slurm, submit_first_link
@@ -145,12 +131,18 @@ def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
     require_slurm(started.spec)
     require_no_holder(folder, time.time())
     job_id = submit_first_link(SlurmClient(), driver_job(folder, started.spec, started.ledger_url, job_time_s))
-    done = f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}"
-    return Submission(folder, done, {"job_id": job_id}, _hint(str(folder.path)))
+    return _answer(folder, job_id=job_id), _driven(folder, f"is driven by Slurm job {job_id}", str(folder.path))
 
 
-def _hint(search: str) -> str:
-    return f"status: parlay status {search}    cancel: parlay cancel {search}"
+def _answer(folder: SearchFolder, **driven_by: Any) -> SubmitAnswer:
+    from orchestrator.lifecycle.create import SubmitAnswer
+
+    return SubmitAnswer(search_id=folder.search_id, folder=str(folder.path), **driven_by)
+
+
+def _driven(folder: SearchFolder, by: str, name: str) -> str:
+    hint = f"status: parlay status {name}    cancel: parlay cancel {name}"
+    return f"search {folder.search_id} {by}; its log is {folder.driver_log}\n{hint}"
 
 
 def _load(file: Path, changes: Sequence[Change], as_job: bool, by_cron: bool) -> ValidatedSearch:
@@ -203,7 +195,7 @@ def _print_dry_runs(searches: Sequence[ValidatedSearch], scripts: Path | None) -
 
 
 def _submit_many(searches: Mapping[Path, ValidatedSearch], changes: Sequence[Change], leave: Leave) -> None:
-    """Submit each search, also after one that cannot be; print a line each, or one object of all."""
+    """Submit each search, also after one that cannot be; print what is said of each, or one object of all."""
     from orchestrator.lifecycle.create import FailedSubmission, SubmitManyAnswer
     from orchestrator.lifecycle.driver_job import DriverAlreadyQueued
     from orchestrator.search.lease import LeaseHeld
@@ -212,20 +204,20 @@ def _submit_many(searches: Mapping[Path, ValidatedSearch], changes: Sequence[Cha
     refused: list[FailedSubmission] = []
     for file, search in searches.items():
         try:
-            submission = leave(_created(search, changes))
+            answer, text = leave(_created(search, changes))
         except (LeaseHeld, DriverAlreadyQueued, InputError, ExternalError, OSError) as error:
             refused.append(FailedSubmission(file=str(file), message=str(error)))
             warn(f"{file}: {error}")
         else:
-            done.append(submission.answer)
+            done.append(answer)
             if not prints_json.get():
-                print_text(submission.done)
+                print_text(text)
     print_result(SubmitManyAnswer(searches=done, refused=refused))
     if refused:
         raise Exit(ExitCode.REFUSED)
 
 
-def _leave_to_cron(started: RunnableSearch) -> Submission:
+def _leave_to_cron(started: RunnableSearch) -> tuple[SubmitAnswer, str]:
     """Give the lines for crontab and scrontab, which the user installs."""
     from orchestrator.lifecycle.driver_queue import cron_job_name
     from slurm.crontab import crontab_line, scrontab_lines
@@ -243,17 +235,16 @@ def _leave_to_cron(started: RunnableSearch) -> Submission:
         f"its log is {folder.driver_log}; remove the lines once `parlay status {folder.cli_name}` says that it has"
         " ended",
     ]
-    return Submission(folder, "\n".join(lines), {"crontab": crontab, "scrontab": scrontab})
+    return _answer(folder, crontab=crontab, scrontab=scrontab), "\n".join(lines)
 
 
-def _leave_to_process(started: RunnableSearch, in_ray: bool, no_service: bool) -> Submission:
+def _leave_to_process(started: RunnableSearch, in_ray: bool, no_service: bool) -> tuple[SubmitAnswer, str]:
     """Hand the search over to the user's service if one runs, else start a driver process."""
     folder = started.folder
     pid = None if no_service else hand_over_to_service(folder, started.spec, started.ledger_url)
     words = "is driven by the service, process" if pid else "runs as process"
     pid = pid or _start_driver(started, in_ray)
-    done = f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}"
-    return Submission(folder, done, {"pid": pid}, _hint(folder.cli_name))
+    return _answer(folder, pid=pid), _driven(folder, f"{words} {pid}", folder.cli_name)
 
 
 def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:

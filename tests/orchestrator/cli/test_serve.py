@@ -12,6 +12,7 @@ import pytest
 from dashboards.access.browser_sessions import Sessions
 from orchestrator.cli import serve
 from orchestrator.cli.output import printing_json
+from orchestrator.service.driver_process import ExecutorKind
 
 
 class Terminal(io.StringIO):
@@ -35,7 +36,7 @@ def listening(monkeypatch):
 def said(monkeypatch, stream: io.StringIO, as_json: bool = False) -> str:
     monkeypatch.setattr(sys, "stdout", stream)
     with printing_json(as_json):
-        serve.serve(port=7000, executor="process", max_in_flight=None, page=False, ledger=None)
+        serve.serve(port=7000, executor=ExecutorKind.PROCESS, max_in_flight=None, page=False, ledger=None)
     return stream.getvalue()
 
 
