@@ -39,6 +39,7 @@ def calibrate(
     from orchestrator.common.machine_load import busy_warning
     from orchestrator.diagnostics import calibrate as calibration
     from orchestrator.diagnostics import cluster_file
+    from orchestrator.diagnostics.job import ProgramFailed, run_program
     from orchestrator.planning.candidates import valid_candidates
     from orchestrator.preflight.trainer import python_of, require_engine_packages, require_torch
     from trials.files.folders import write_text
@@ -53,12 +54,12 @@ def calibrate(
         warn(f"{busy}: measurements will be slower than the machine")
 
     def measure(runner: AttemptRunner, folder: SearchFolder) -> tuple[Measurements, SearchFolder]:
-        precisions, python = calibration.precisions_of(spec), python_of(spec)
-        return calibration.calibrate(runner, folder, cluster, spec.model, precisions, python), folder
+        program = calibration.calibration(cluster, spec.model, calibration.precisions_of(spec), python_of(spec))
+        return run_program(runner, folder, program)[1], folder
 
     try:
         found, folder = run_job(spec, cluster, "calibrate", f"measuring {format_cluster(cluster)}", measure)
-    except calibration.CalibrationFailed as failed:
+    except ProgramFailed as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
         raise Exit(ExitCode.NO_MEASUREMENT, problem) from failed
     calibrated = cluster_file.calibrated_cluster(spec.cluster, found)
