@@ -80,17 +80,17 @@ def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
 def _advance(found: OwnSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
     from orchestrator.lifecycle.create import reopen_search
-    from orchestrator.lifecycle.drive import drive
+    from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.schema.notify import NotifyEvent
-    from orchestrator.search.driver import Driver
 
     is_notified = not is_notification_due(found.folder, found.spec, NotifyEvent.END)
     if found.record.state.is_ended and is_notified and found.folder.measured.exists():
         return found.record
     started = reopen_search(found, contacts_tracking=False)
-    return drive(started, driver_context=DriverSignals().handling, run_loop=Driver.advance)
+    with driving(started) as driver, DriverSignals().handling(driver):
+        return driver.advance()
 
 
 def _format_record(record: SearchRecord) -> str:

@@ -165,7 +165,7 @@ def drive_here(
     for its trials by `grant_slots`.
     """
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import drive
+    from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.context import NO_CALLBACKS
 
@@ -182,12 +182,13 @@ def drive_here(
         nullcontext() if chain is None else chain.handling_signals(),
         nullcontext() if is_quiet() else view,
     ):
-        if chain is None:
-            record = drive(started, callbacks, signals.handling)
-        else:
+        if chain is not None:
             chain.wait_for_lease(folder)
             callbacks = replace(callbacks, heartbeat=chain.ensure_next_link)
-            record = drive(started, callbacks, chain.driver_context, chain.own_job())
+        handling = signals.handling if chain is None else chain.driver_context
+        with driving(started, callbacks, is_in_job=chain is not None) as driver, handling(driver):
+            record = driver.run()
+        if chain is not None:
             chain.finish(record.state.is_ended)
     print_search(record, folder, spec)
     if not record.state.is_ended:
