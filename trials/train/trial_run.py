@@ -78,7 +78,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
             found["energy_counter"] = loop.energy.library
         slowest = _slowest_rank(spec, loop, hosts, folder.rank_times(env.restart))
         flags = flags_of(loop, rank_hosts, metrics, slowest)
-        traits = {"flags": flags, "proof": proof, "fingerprint": found}
+        traits: dict[str, Any] = {"flags": flags, "proof": proof, "fingerprint": found}
         traits |= {"slowest_rank": slowest, "fullest_rank": fullest}
         outcome = _outcome(report, loop, watcher, metrics, **traits)
         _require_plausible(spec, loop, outcome)
@@ -100,13 +100,13 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, Any]:
 
 
 def flags_of(
-    loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics, slowest: Mapping[str, Any]
+    loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics, slowest: SlowestRank | None
 ) -> tuple[str, ...]:
     """The loop's flags, plus those of slow devices, stragglers, and host memory that grows.
 
     A straggler makes its node suspect where its host may have slowed it down: not among ranks that share a CPU.
     """
-    is_straggling = bool(slowest.get("stragglers"))
+    is_straggling = slowest is not None and bool(slowest["stragglers"])
     is_shared_cpu = all(host.probe_ms is None for host in rank_hosts) and len({host.host for host in rank_hosts}) == 1
     is_slow = bool(slow_ranks(probe_ms_by_rank(rank_hosts)))
     found = {
