@@ -326,5 +326,7 @@ class Fingerprint(TypedDict, total=False):
     """Nodes of all ranks by Slurm's names, or the hosts' without Slurm; without duplicates, in rank order."""
     probe_ms_by_rank: list[Positive]
     """Time of one matrix product of fixed size before training, on GPUs."""
+    recorded: str | None
+    """Source of the row of a measured table that answers in place of a trial."""
     slow_hosts: list[str]
     """Hosts of ranks more than 15 % slower than the median at it."""
