@@ -23,11 +23,11 @@ class ThreadCall(threading.Thread, Generic[T]):
         self.answer: Future[T] = Future()
         self.answer.set_running_or_notify_cancel()  # a caller may stop waiting; the thread still sets its result
         self._work = work
-        self._context = contextvars.copy_context()
+        self._variables = contextvars.copy_context()
 
     def run(self) -> None:
         try:
-            self.answer.set_result(self._context.run(self._work))
+            self.answer.set_result(self._variables.run(self._work))
         except BaseException as error:
             self.answer.set_exception(error)
 
