@@ -235,12 +235,14 @@ class RequestHandlers:
 
     def resume(self, search: SearchId, request: ResumeRequest | None = None) -> AcceptedAnswer:
         """Drive a search whose driver has gone; a search that has ended stays as it is."""
-        in_folder = None if request is None or request.folder is None else SearchFolder(Path(request.folder))
-        if in_folder is not None and in_folder.search_id != search:
-            fix = "name the folder that holds its journal.jsonl"
-            message = f"{in_folder.path} is not the folder of search {search}"
-            raise InputError.of("unknown_id", message, key="folder", fix=fix)
-        found = self._own(search) if in_folder is None else own_search(in_folder, request.ledger_url)
+        if request is None or request.folder is None:
+            found = self._own(search)
+        else:
+            folder = SearchFolder(Path(request.folder))
+            if folder.search_id != search:
+                message, fix = f"{folder.path} is not its folder", "name the folder that holds its journal.jsonl"
+                raise InputError.of("unknown_id", message, key="folder", fix=fix)
+            found = own_search(folder, request.ledger_url)
         _require_no_other_ray(found.spec)
         entry = self._supervisor.searches().get(found.record.search_id)
         if entry is None or entry.state is not DriverState.DRIVING:
