@@ -46,28 +46,41 @@ def _without_none(hint: Any) -> Any:
 
 def require_declared(of: Any, code: str, prefix: str = "", fix: str | None = None) -> None:
     """InputError unless each declared value, or each of a mapping's, is of its type, bounds and words."""
-    for name, found in declared_fields(type(of)).items():
-        value, kind = getattr(of, name), field_types(type(of))[name]
-        inner = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
+    for name, kind, about, is_optional in _checked_fields(type(of)):
+        value = getattr(of, name)
+        if value is None and is_optional:
+            continue
+        inner = {f"{name}.{key}": each for key, each in value.items()} if "keys" in about else {name: value}
         for key, each in inner.items():
-            rule = None if each is None and found.default is None else _violated_rule(kind, found.metadata, each)
-            if rule is not None:
-                message = f"{key} is {format_value(each):.80}"
+            if not _is_valid(kind, about, each):
+                message, rule = f"{key} is {format_value(each):.80}", _rule(kind, about)
                 raise InputError.of(code, message, key=prefix + key, value=each, rule=rule, fix=fix)
 
 
-def _violated_rule(kind: Any, about: Mapping[str, Any], value: Any) -> str | None:
+@cache
+def _checked_fields(kind: type) -> list[tuple[str, Any, Mapping[str, Any], bool]]:
+    types, found = field_types(kind), declared_fields(kind)
+    rows = [(name, types[name], f.metadata, f.default is None) for name, f in found.items()]
+    return [row for row in rows if row[1] is bool or {"words", "ge", "gt"} & row[2].keys()]
+
+
+def _is_valid(kind: Any, about: Mapping[str, Any], value: Any) -> bool:
     if kind is bool:
-        return None if type(value) is bool else "true or false"
+        return type(value) is bool
     if words := about.get("words"):
-        return None if value in words else "one of " + ", ".join(words)
-    least, most = about.get("ge", about.get("gt")), about.get("le", math.inf)
-    if least is None:
-        return None
-    is_number = type(value) is int or (kind is not int and type(value) is float)
-    if is_number and (value > least if "gt" in about else value >= least) and value <= most and value < math.inf:
-        return None
+        return value in words
+    if type(value) is not int and (kind is int or type(value) is not float):
+        return False
+    is_enough = value > about["gt"] if "gt" in about else value >= about["ge"]
+    return is_enough and value <= about.get("le", math.inf) and value < math.inf
+
+
+def _rule(kind: Any, about: Mapping[str, Any]) -> str:
+    if kind is bool:
+        return "true or false"
+    if words := about.get("words"):
+        return "one of " + ", ".join(words)
     if kind is int:
-        return f"a whole number from {least} to {most}"
-    bound = f"more than {least}" if "gt" in about else f"at least {least}"
-    return bound if most == math.inf else f"{bound}, at most {most}"
+        return f"a whole number from {about['ge']} to {about['le']}"
+    bound = f"more than {about['gt']}" if "gt" in about else f"at least {about['ge']}"
+    return f"{bound}, at most {about['le']}" if "le" in about else bound

@@ -16,7 +16,7 @@ from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.search_file import SearchFile, SearchSection
-from orchestrator.schema.slurm_start import resolved_image
+from orchestrator.schema.slurm import resolved_image
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster

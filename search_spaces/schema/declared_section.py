@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, is_dataclass
+from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import Field, create_model, model_validator
@@ -12,7 +13,8 @@ from pydantic import Field, create_model, model_validator
 from search_spaces.declared import declared_fields, field_types
 from search_spaces.schema.validation import Section
 
-_BOUNDS = ("ge", "gt", "le", "min_length", "max_length")
+_RANGE = ("ge", "gt", "le")
+_LENGTHS = ("min_length", "max_length")
 
 
 class DeclaredSection(Section):
@@ -46,32 +48,41 @@ def section_of(kind: type, base: type[DeclaredSection] = DeclaredSection, **type
 
 def _section_field(kind: type, name: str, own_type: Any) -> tuple[Any, Any]:
     declared = declared_fields(kind)[name]
-    about = declared.metadata
-    value = own_type or _file_type(name, field_types(kind)[name], about)
+    about, value = declared.metadata, own_type
+    if value is None:
+        value = _file_type(name, field_types(kind)[name], about)
     default = about.get("in_file", declared.default)
     if declared.default_factory is not MISSING:
         default = value() if "keys" in about else declared.default_factory()
+    elif is_dataclass(default):
+        default = value()
+    elif isinstance(default, tuple):
+        default = [*default]
     if default is None:
         value |= None
-    default = ... if default is MISSING else [*default] if isinstance(default, tuple) else default
-    return value, Field(default=default, description=about["description"], alias=about.get("alias"))
+    given = Field(description=about["description"] or None, alias=about.get("alias"))
+    return value, given if default is MISSING else Field(default, description=given.description, alias=given.alias)
 
 
 def _file_type(name: str, kind: Any, about: Mapping[str, Any]) -> Any:
     """A field's type in a file, with its bounds."""
+    origin, inner = get_origin(kind), get_args(kind)
     if words := about.get("words"):
         return Literal[words]
     if is_dataclass(kind):
         return section_of(kind)
-    if get_origin(kind) is tuple:
-        return list[_file_type(name, get_args(kind)[0], about)]
-    bounds = Field(**{bound: about[bound] for bound in _BOUNDS if bound in about})
+    if origin is tuple:
+        return list[_file_type(name, inner[0], about)]
+    names = _LENGTHS if kind is str else _RANGE
+    bounds = Field(**{bound: about[bound] for bound in names if bound in about})
     if keys := about.get("keys"):
-        of_keys = {key: (Annotated[float, bounds] | None, Field(None, description=text)) for key, text in keys.items()}
-        return create_model(
-            f"{name.title().replace('_', '')}Section", __base__=Section, __doc__=about["of_keys"], **of_keys
-        )
-    return Annotated[kind, bounds]
+        each = Annotated[inner[1], bounds] | None
+        of_keys = {key: (each, Field(None, description=text)) for key, text in keys.items()}
+        title = f"{name.title().replace('_', '')}Section"
+        return create_model(title, __base__=Section, __doc__=about["of_keys"], **of_keys)
+    if origin is not None:
+        return dict[inner]
+    return Annotated[kind, Field(strict=False)] if issubclass(kind, Enum) else Annotated[kind, bounds]
 
 
 def _plain(value: Any) -> Any:

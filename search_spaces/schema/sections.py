@@ -63,14 +63,18 @@ def _no_axes(section: str) -> dict[str, str]:
     return _DERIVED_DATA_PARALLEL | instead
 
 
+def with_other_form(fields: JsonSchemaValue, form: JsonSchemaValue) -> JsonSchemaValue:
+    """JSON schema of a section that has another form beside its fields."""
+    about = {"title": fields.pop("title"), "description": fields.pop("description")}
+    return about | {"anyOf": [form, fields]}
+
+
 class PresetSection(Section):
     """A section that may be given as a preset's name, in the file and in the JSON schema."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        fields = handler(core_schema)
-        about = {"title": fields.pop("title"), "description": fields.pop("description")}
-        return about | {"anyOf": [{"type": "string", "description": cls.name_schema()}, fields]}
+        return with_other_form(handler(core_schema), {"type": "string", "description": cls.name_schema()})
 
     @classmethod
     def name_schema(cls) -> str:
