@@ -99,7 +99,7 @@ def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layou
     program = attempt_factory_of(folder, spec)
     proposed = Trial(trial, layout)
     request = program.request(proposed, next_attempt(proposed, _NO_NONCE, program.time_limit_s))
-    request.write_spec(folder.path)
+    request.folder.write_spec(folder.path, request.spec.to_json())
     job = job_request(request, job_options(spec.launcher, spec.cluster))
     write_job_files(job)
     return job.script

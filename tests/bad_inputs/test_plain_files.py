@@ -90,7 +90,6 @@ OWN_READERS = {
     "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",
     "slurm/sandbox/sandbox.py": "files of its own private folder, and /proc",
     "slurm/sandbox/daemons.py": "files of its own private folder, and /proc",
-    "trials/data/prepare.py": "the input streams, and may be a pipe that somebody writes to",
     "orchestrator/common/code_snapshot.py": "the sources that are installed, and a snapshot of them",
     "orchestrator/recipe/write.py": "a snapshot of the sources",
     "orchestrator/planning/plan.py": "the sources that are installed",
