@@ -269,17 +269,22 @@ class ModelShape:
     @property
     def layer_parameters(self) -> float:
         """Parameters of one transformer layer, all experts counted; a mean where only some have experts."""
-        return _mean(self._layers_parameters, self.num_layers)
+        return _mean(self._parameters_of_layers(self.num_experts or 0), self.num_layers)
 
     @property
-    def _layers_parameters(self) -> int:
-        mlps = (self.num_layers - self.num_expert_layers) * self.mlp_parameters
-        experts = self.num_expert_layers * (self.routed_parameters_per_layer + self._parameters_beside_routed)
-        return self.num_layers * self._parameters_beside_mlp + mlps + experts
+    def active_layer_parameters(self) -> float:
+        """Parameters of one transformer layer that one token passes; a mean where only some layers have experts."""
+        return _mean(self._parameters_of_layers(self.experts_per_token or 0), self.num_layers)
 
-    @property
-    def _parameters_beside_mlp(self) -> int:
-        return self.attention_parameters + (4 if self.post_norms else 2) * self.norm_parameters
+    def _parameters_of_layers(self, routed: int) -> int:
+        """Parameters of all layers, with `routed` experts in those that have any."""
+        dense, with_experts = (self._parameters_of_layer(has, routed) for has in (False, True))
+        return (self.num_layers - self.num_expert_layers) * dense + self.num_expert_layers * with_experts
+
+    def _parameters_of_layer(self, has_experts: bool, routed: int) -> int:
+        experts = routed * self.parameters_per_expert + self._parameters_beside_routed
+        norms = (4 if self.post_norms else 2) * self.norm_parameters
+        return self.attention_parameters + norms + (experts if has_experts else self.mlp_parameters)
 
     @property
     def _parameters_beside_routed(self) -> int:
@@ -369,52 +374,33 @@ class ModelShape:
         return (self.vocab_size + positions) * self.hidden_size
 
     @property
-    def head_parameters(self) -> int:
-        """Final normalisation plus the output matrix, which a tied model shares with the token table."""
-        return self.norm_parameters + (0 if self.tied_embeddings else self.vocab_size * self.hidden_size)
-
-    @property
     def parameters(self) -> int:
-        return self.embedding_parameters + self._layers_parameters + self.mtp_parameters + self.head_parameters
+        layers = self._parameters_of_layers(self.num_experts or 0) + self.mtp_parameters
+        head = 0 if self.tied_embeddings else self.vocab_size * self.hidden_size
+        return self.embedding_parameters + layers + self.norm_parameters + head
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token passes: of the routed experts those that it is sent to."""
-        if self.num_experts is None or self.experts_per_token is None:
-            return self.parameters
-        return self.parameters - self.routed_parameters // self.num_experts * (
-            self.num_experts - self.experts_per_token
-        )
+        others = (self.num_experts or 0) - (self.experts_per_token or 0)
+        expert_layers = self.num_expert_layers + self._expert_mtp_layers
+        return self.parameters - others * self.parameters_per_expert * expert_layers
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of the layers that predict further tokens: each has two norms, a projection of the previous hidden
-        state and the token's embedding, a layer as the last, and a final norm."""
-        layer = self._parameters_beside_mlp + (
-            self.routed_parameters_per_layer + self._parameters_beside_routed
-            if self._expert_mtp_layers
-            else self.mlp_parameters
-        )
+        """Parameters of the MTP layers: each has two norms, a projection of the previous hidden state and the token's
+        embedding, a layer as the last, and a final norm."""
+        layer = self._parameters_of_layer(self.has_experts(self.num_layers - 1), self.num_experts or 0)
         return self.num_mtp_layers * (2 * self.hidden_size**2 + 3 * self.norm_parameters + layer)
 
     @property
     def routed_mtp_parameters(self) -> int:
-        """Parameters of the routed experts of the layers that predict further tokens."""
+        """Parameters of the MTP layers' routed experts."""
         return self._expert_mtp_layers * self.routed_parameters_per_layer
 
     @property
     def _expert_mtp_layers(self) -> int:
         return self.num_mtp_layers if self.has_experts(self.num_layers - 1) else 0
-
-    @property
-    def active_layer_parameters(self) -> float:
-        """Parameters of one transformer layer that one token passes; a mean where only some layers have experts."""
-        return self._parameters_beside_mlp + self.active_mlp_parameters
-
-    @property
-    def active_mlp_parameters(self) -> float:
-        """Parameters of one layer's MLP, or router and experts, that one token passes; a mean over the layers."""
-        return _mean(self._dense_mlp_parameters + self._passed_expert_parameters, self.num_layers)
 
     @property
     def _dense_mlp_parameters(self) -> int:
@@ -429,22 +415,16 @@ class ModelShape:
     @property
     def active_mlp_width(self) -> float:
         """Elements inside the MLPs that one token passes in a layer; a mean over the layers."""
-        return self.dense_mlp_width + self.routed_mlp_width + self.shared_mlp_width
+        return sum(self.mlp_widths)
 
     @property
-    def dense_mlp_width(self) -> float:
-        """The part of `active_mlp_width` that is in MLPs of layers without experts."""
-        return _mean((self.num_layers - self.num_expert_layers) * self.ffn_hidden_size, self.num_layers)
-
-    @property
-    def routed_mlp_width(self) -> float:
-        """The part of `active_mlp_width` that is in routed experts."""
-        return _mean(self.num_expert_layers * (self.experts_per_token or 0) * self.expert_width, self.num_layers)
-
-    @property
-    def shared_mlp_width(self) -> float:
-        """The part of `active_mlp_width` that is in shared experts."""
-        return _mean(self.num_expert_layers * (self.shared_expert_ffn_hidden_size or 0), self.num_layers)
+    def mlp_widths(self) -> tuple[float, float, float]:
+        """The parts of `active_mlp_width` in MLPs of layers without experts, in routed and in shared experts."""
+        routed = (self.experts_per_token or 0) * self.expert_width
+        of_dense = (self.num_layers - self.num_expert_layers) * self.ffn_hidden_size
+        of_experts = (self.num_expert_layers * width for width in (routed, self.shared_expert_ffn_hidden_size or 0))
+        dense, routed_width, shared = (_mean(total, self.num_layers) for total in (of_dense, *of_experts))
+        return dense, routed_width, shared
 
     def recomputed_parameters(self, module: str) -> float:
         """Parameters of the products that a token passes again in a layer where this module is recomputed, a mean over

@@ -89,7 +89,7 @@ def _load_inputs(
     if given is not None and given.endswith(".csv"):
         from search_spaces.tables.measured_table import read_table
 
-        rows = read_table(Path(given)).require_valid().observations
+        rows = read_table(Path(given))
         return input_from_table(rows, problems, described), {"table": given}
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
