@@ -46,7 +46,8 @@ def _without_none(hint: Any) -> Any:
 
 def require_declared(of: Any, code: str, prefix: str = "", fix: str | None = None) -> None:
     """InputError unless each declared value, or each of a mapping's, is of its type, bounds and words."""
-    for name, kind, about, is_optional in _checked_fields(type(of)):
+    declaring: type = type(of)
+    for name, kind, about, is_optional in _checked_fields(declaring):
         value = getattr(of, name)
         if value is None and is_optional:
             continue

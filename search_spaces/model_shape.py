@@ -258,8 +258,8 @@ class ModelShape:
         """The model with experts in all of its layers, or in none."""
         if has_experts:
             return replace(self, num_dense_layers=0, expert_layer_every=1)
-        of_experts = (f for f in MODEL_FIELDS.values() if "num_experts" in (f.name, f.metadata.get("needs")))
-        return replace(self, **{f.name: f.default for f in of_experts})
+        of_experts = [f.name for f in MODEL_FIELDS.values() if "num_experts" in (f.name, f.metadata.get("needs"))]
+        return replace(self, **{name: MODEL_DEFAULTS[name] for name in of_experts})
 
     @property
     def num_expert_layers(self) -> int:

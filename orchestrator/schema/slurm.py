@@ -93,8 +93,7 @@ class _SlurmFile(DeclaredSection):
 
 
 if TYPE_CHECKING:
-
-    class SlurmFields(JobOptions, _SlurmFile): ...
+    SlurmFields = _SlurmFile
 else:
     _CONTAINER = section_of(Container, _ContainerFile)
     SlurmFields = section_of(

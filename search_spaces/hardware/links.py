@@ -42,8 +42,19 @@ _MOST = 100_000
 _GATHER = "Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
 
 
+class _Rated:
+    """What was measured with all-reduces, and maybe with all-gathers."""
+
+    bus_gb_per_s: float
+    gather_gb_per_s: float | None
+
+    def rate(self, gathers: bool) -> float:
+        """Bus bandwidth of an all-reduce, or with `gathers` of an all-gather or a reduce-scatter."""
+        return (gathers and self.gather_gb_per_s) or self.bus_gb_per_s
+
+
 @dataclass(frozen=True)
-class LinkDomain:
+class LinkDomain(_Rated):
     """Ranks connected by one kind of link.
 
     The dies of a module, a node, the nodes of a rack. With direct links between devices, several rings add up to more
@@ -64,13 +75,9 @@ class LinkDomain:
     def __post_init__(self) -> None:
         require_declared(self, "links")
 
-    def rate(self, gathers: bool) -> float:
-        """Bus bandwidth of an all-reduce, or with `gathers` of an all-gather or a reduce-scatter."""
-        return (gathers and self.gather_gb_per_s) or self.bus_gb_per_s
-
 
 @dataclass(frozen=True)
-class Bandwidth:
+class Bandwidth(_Rated):
     """Bandwidth that a number of nodes reach together."""
 
     num_nodes: int = declared("Number of whole nodes.", ge=2, le=_MOST)
@@ -79,8 +86,6 @@ class Bandwidth:
 
     def __post_init__(self) -> None:
         require_declared(self, "links")
-
-    rate = LinkDomain.rate
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, is_dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import Field, create_model, model_validator
 
@@ -21,6 +22,11 @@ class DeclaredSection(Section):
     """A section with the declared fields of a dataclass, `declared_by`."""
 
     declared_by: ClassVar[type]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A declared field."""
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
@@ -39,7 +45,7 @@ class DeclaredSection(Section):
 def section_of(kind: type, base: type[DeclaredSection] = DeclaredSection, **types: Any) -> Any:
     """The section of a dataclass, named after it and described by its docstring's first paragraph; `types` are those of
     fields that a file writes in a form of their own."""
-    fields = {name: _section_field(kind, name, types.get(name)) for name in declared_fields(kind)}
+    fields: Any = {name: _section_field(kind, name, types.get(name)) for name in declared_fields(kind)}
     about = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
     made = create_model(f"{kind.__name__}Section", __base__=base, __doc__=about, **fields)
     made.declared_by = kind
@@ -69,19 +75,18 @@ def _file_type(name: str, kind: Any, about: Mapping[str, Any]) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if words := about.get("words"):
         return Literal[words]
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return section_of(kind)
     if origin is tuple:
-        return list[_file_type(name, inner[0], about)]
-    names = _LENGTHS if kind is str else _RANGE
-    bounds = Field(**{bound: about[bound] for bound in names if bound in about})
+        return GenericAlias(list, _file_type(name, inner[0], about))
+    bounds = Field(**{bound: about[bound] for bound in (_LENGTHS if kind is str else _RANGE) if bound in about})
     if keys := about.get("keys"):
-        each = Annotated[inner[1], bounds] | None
-        of_keys = {key: (each, Field(None, description=text)) for key, text in keys.items()}
+        each: Any = Annotated[float, bounds] | None
+        of_keys: Any = {key: (each, Field(None, description=text)) for key, text in keys.items()}
         title = f"{name.title().replace('_', '')}Section"
         return create_model(title, __base__=Section, __doc__=about["of_keys"], **of_keys)
     if origin is not None:
-        return dict[inner]
+        return GenericAlias(dict, inner)
     return Annotated[kind, Field(strict=False)] if issubclass(kind, Enum) else Annotated[kind, bounds]
 
 
