@@ -7,19 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
 from search_spaces.engines import PARLAY
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder
 from trials.files.path_owners import FolderIdentity
 from trials.trial import TrialSpec
-
-ENDING_ALLOWANCE_S = 15.0
-"""Seconds by which an attempt may outlast its time limit at most.
-
-They cover SIGTERM to SIGKILL, the end of child processes and, on several nodes, the driver's polling and the end of the
-ranks that started last.
-"""
 
 
 class LaunchRefused(ExternalError):

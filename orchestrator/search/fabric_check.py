@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.program_spec import program_spec
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S, OUTCOME_GRACE_S
+from orchestrator.search.attempt_factory import OUTCOME_GRACE_S
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S, billed_hours_of, node_hours_of, node_hours_until_requeue
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.fabric import FabricTimes, shapes_of

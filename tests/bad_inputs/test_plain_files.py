@@ -95,7 +95,7 @@ OWN_READERS = {
     "orchestrator/planning/plan.py": "the sources that are installed",
     "orchestrator/launchers/local/processes.py": "the kernel's counters of a control group",
     "trials/ranks/cpu_binding.py": "the kernel's topology of the CPUs",
-    "orchestrator/launchers/local/fork_servers.py": "a log of its own private folder",
+    "trials/fork_server/stub.py": "the kernel's words of processes and its counters",
     "trials/fork_server/preload.py": "the kernel's names of its own threads",
     "trials/ranks/kernel_oom.py": "the kernel's counters of a control group",
     "trials/ranks/software.py": "the kernel's words of processes and drivers",

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers.base import ENDING_ALLOWANCE_S, EndedPilot
+from orchestrator.launchers.base import EndedPilot
 from orchestrator.samplers.base import GridSampler
+from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.node_hours import longest_attempt_s
