@@ -24,7 +24,7 @@ from search_spaces.layouts.layout import (
     Layout,
     layout_mesh,
 )
-from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
+from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, wrong_batch, wrong_world
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
 from search_spaces.schema.declared_section import DeclaredSection, section_of
@@ -208,16 +208,15 @@ class BaselineSection(BaselineFields):
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
         world, ranks = workload.world_size(fields["num_nodes"]), layout_mesh(fields).without("dp").world_size
-        if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
-            numbers = describe_world_size(fields | {"data_parallel": None}, workload)
+        fields["data_parallel"] = None if world % ranks else world // ranks
+        if (numbers := wrong_world(fields, workload)) is not None:
             raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)
-        fields["data_parallel"] = world // ranks
         if "grad_accum_steps" not in given:
             sequences = fields["micro_batch_size"] * fields["data_parallel"]
-            if workload.global_batch_size % sequences:
-                numbers = describe_batch_size(fields | {"grad_accum_steps": None}, workload)
+            steps, rest = divmod(workload.global_batch_size, sequences)
+            fields["grad_accum_steps"] = None if rest else steps
+            if (numbers := wrong_batch(fields, workload)) is not None:
                 raise InputError.of("batch", numbers, rule=BATCH_RULE, fix=BATCH_FIX)
-            fields["grad_accum_steps"] = workload.global_batch_size // sequences
         return Layout(**fields).canonical()
 
 
