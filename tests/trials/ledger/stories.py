@@ -25,18 +25,22 @@ class Story:
 
     def __init__(self, search_id: str = SEARCH_ID):
         self.search_id = search_id
-        self.events: list[Event] = []
+        self.steps: list[tuple[Event, SearchRecord]] = []
         self.search: SearchRecord | None = None
         self.fencing = 1
 
     @property
+    def events(self) -> list[Event]:
+        return [event for event, _ in self.steps]
+
+    @property
     def now(self) -> float:
-        return NOON + len(self.events)
+        return NOON + len(self.steps)
 
     def add(self, kind: EventKind, /, **data) -> Event:
-        event = Event(len(self.events) + 1, self.fencing, self.now, kind, data)
+        event = Event(len(self.steps) + 1, self.fencing, self.now, kind, data)
         self.search = apply_event(self.search, self.search_id, event)
-        self.events.append(event)
+        self.steps.append((event, self.search))
         return event
 
     def create(self, **spec) -> Event:

@@ -34,7 +34,7 @@ def test_times_keep_their_microseconds_and_a_newer_event_is_refused():
     event = Event(1, 1, 0.1234567, EventKind.ATTEMPT_RUNNING, {"started_at": 1.0000004, "nodes": ("n1",)})
     text = event.to_json()
     assert (text["at"], text["data"]["started_at"]) == ("1970-01-01T00:00:00.123457Z", "1970-01-01T00:00:01.000000Z")
-    assert event.data == {"started_at": 1.0, "nodes": ["n1"]}
+    assert event == Event.from_json(text)
     newer = measured_story().events[0].to_json() | {"schema": "parlay.event/2"}
     with pytest.raises(ValueError, match=r"parlay\.event/2"):
         Event.from_json(newer)
@@ -52,7 +52,7 @@ def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
         before = fold(SEARCH_ID, events[:number])
         for name in event.data:
             lacking = replace(event, data={other: event.data[other] for other in event.data if other != name})
-            with pytest.raises(KeyError, match=name):
+            with pytest.raises(ValueError, match=f"lacks {name}"):
                 apply_event(before, SEARCH_ID, lacking)
 
 
