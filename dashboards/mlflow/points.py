@@ -146,7 +146,7 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
 
 
 def _end_points(search: SearchRecord, step: int) -> list[Point]:
-    """Node-hours of an ended search with those of idle pilots, of drivers and of the fabric check, which belong to no
+    """Node-hours of an ended search with those of idle pilots and of the fabric check, which belong to no
     trial, where there were some; its billing hours, and the hours of training that pay it back."""
     if search.ended_at is None:
         return []
@@ -156,10 +156,9 @@ def _end_points(search: SearchRecord, step: int) -> list[Point]:
     values = {"billed_hours": cost.billed_hours, "pay_back_training_hours": pay_back_hours}
     if speedup is not None:
         values |= {"speedup": speedup.ratio, "speedup_low": speedup.low, "speedup_high": speedup.high}
-    if search.pilots or search.driver_jobs or search.fabric_check:
+    if search.pilots or search.fabric_check:
         share = search_node_time(search).measured_share
-        totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
-        values |= totals | {"measured_share": share}
+        values |= {"node_hours_used": search.node_hours_used, "measured_share": share}
     time_ms = past_ms(search, search.ended_at)
     return [Point(key, value, time_ms, step) for key, value in values.items() if value is not None]
 
