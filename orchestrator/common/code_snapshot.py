@@ -41,7 +41,6 @@ COMPUTE_SIDE = (
     "trials/attempt_result.py",
     "trials/failure_policy.py",
     "trials/observed_step.py",
-    "trials/json_types.py",
     "trials/measure_rules.py",
     "trials/outcome_types.py",
     "trials/trial.py",
