@@ -178,10 +178,7 @@ class _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
         copied, less = _quantized_inputs(layouts)
         per_width = _mlp_tensors(model, layouts) * width - less
-        dense, routed, shared = (
-            tokens * size * per_width / tensor
-            for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
-        )
+        dense, routed, shared = (tokens * size * per_width / tensor for size in model.mlp_widths)
         return cls(
             around=_bytes_around(model, layouts, less),
             attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
