@@ -24,9 +24,8 @@ def dashboard(
     as_json: AsJson = False,
 ) -> None:
     """Serve MLflow's UI on loopback, for the current user only, until ctrl-C."""
-    from dashboards.access.mlflow_token import page_address
     from dashboards.mlflow.backend_store import tracking_uri
-    from dashboards.mlflow.server import ServerFailed, show_dashboard
+    from dashboards.mlflow.server import ServerFailed, page_address, show_dashboard
     from orchestrator.service.state_dir import DashboardAnswer, PageAnswer
     from trials.ledger.location import home_folder
 

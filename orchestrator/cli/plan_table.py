@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.terminal.rank_diagram import rank_diagram
+from dashboards.rank_placement import rank_lines
 from orchestrator.cli.plan_explanation import explanation_lines
 from orchestrator.cli.upper_limit import describe_upper_limit
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
@@ -41,7 +41,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         f"the first of them, {first.key}:",
         *(
             f"  {line}"
-            for line in rank_diagram(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))
+            for line in rank_lines(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))
         ),
         *(f"  {line}" for line in _stage_lines(plan)),
         "",

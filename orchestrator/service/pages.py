@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+from dashboards.report.interface_page import interface_page
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -16,7 +17,6 @@ from starlette.routing import Route
 
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
-from dashboards.report.interface_page import interface_page
 from dashboards.report.live_page import live_page, message_page, searches_page, signed_in_page
 from dashboards.report.log_page import log_page, trials_page
 from orchestrator.service.handlers import RequestHandlers

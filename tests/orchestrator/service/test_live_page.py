@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from dashboards.report.interface_page import interface_page
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.ports import reserve_port
-from dashboards.report.interface_page import interface_page
 from dashboards.report.live_page import message_page, searches_page
 from dashboards.report.log_page import LiveLog, log_page
 from dashboards.report.search_rows import search_row
