@@ -114,7 +114,7 @@ class _Sent:
 
     run_id: str
     is_ended: bool = False
-    has_params: bool = False
+    params: set[str] = field(default_factory=set)
     tags: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
 
@@ -167,13 +167,12 @@ class MlflowSync:
         return [name or search.search_id for name in wrong]
 
     def _sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
-        if search.search_id not in self._sent:
-            self._sent[search.search_id] = self._store.find(search.search_id)
-        sent = self._sent[search.search_id]
         altered: list[str] = []
-        if None not in sent or not sent[None].has_params:
-            self._begin_parent(search, folder, sent)
-            altered = runs.altered_names(search)
+        if search.search_id not in self._sent:
+            found = self._store.find(search.search_id)
+            self._begin_parent(search, folder, found)
+            self._sent[search.search_id], altered = found, runs.altered_names(search)
+        sent = self._sent[search.search_id]
         begun = [trial for trial in search.trials if _has_begun(trial)]
         roles, unread = runs.roles_of(search), list[str]()
         names = run_names(search.trials) if any(trial.trial not in sent for trial in begun) else {}
@@ -182,7 +181,7 @@ class MlflowSync:
             if trial.trial not in sent:
                 sent[trial.trial] = self._create_child(search, trial, names[trial.trial], role, sent[None])
             child = sent[trial.trial]
-            if not trial.state.is_ended and not child.has_params:
+            if not trial.state.is_ended and not child.params:
                 self._store.write(child, runs.child_view(search, trial).params)
             elif trial.state.is_ended and not child.is_ended:
                 unread += self._complete_child(search, trial, folder, child)
@@ -195,9 +194,10 @@ class MlflowSync:
         if None not in sent:
             note = {NOTE: runs.as_note(runs.first_note(search))}
             sent[None] = self._store.create(view, search.search_id, {**view.tags, **note})
-        self._store.put_kind()
-        self._store.put_files(sent[None], [folder.yaml, folder.json])
-        self._store.put_dataset(sent[None], runs.dataset_of(search))
+        if not sent[None].params:
+            self._store.put_kind()
+            self._store.put_files(sent[None], [folder.yaml, folder.json])
+            self._store.put_dataset(sent[None], runs.dataset_of(search))
         self._store.write(sent[None], params=view.params)
 
     def _create_child(self, search: SearchRecord, trial: Trial, name: str, role: str | None, parent: _Sent) -> _Sent:
@@ -336,12 +336,12 @@ class _Store:
         tags: Mapping[str, str] | None = None,
         points: Sequence[Point] = (),
     ) -> None:
-        """Write these parameters unless the run has them, the tags that differ, and the points: in one batch, if MLflow
-        takes that many."""
+        """Write the parameters that the run lacks, the tags that differ, and the points: in one batch, if MLflow takes
+        that many."""
         from mlflow.entities import Metric, Param, RunTag
 
         new = {key: value for key, value in (tags or {}).items() if sent.tags.get(key) != value}
-        missing = {} if sent.has_params else params or {}
+        missing = {key: value for key, value in (params or {}).items() if key not in sent.params}
         batches = zip_longest(
             _batches([Metric(p.key, p.value, p.time_ms, p.step) for p in points], _POINTS_PER_BATCH),
             _batches([Param(*item) for item in missing.items()], _PARAMS_OR_TAGS_PER_BATCH),
@@ -350,7 +350,7 @@ class _Store:
         )
         for batch in batches:
             self._client.log_batch(sent.run_id, *batch)
-        sent.has_params |= bool(params)
+        sent.params.update(missing)
         sent.tags |= new
         sent.last_step = max([sent.last_step, *(point.step for point in points)])
 
@@ -426,9 +426,8 @@ class _Store:
         steps = []
         if "parlay.trial" not in run.data.tags:
             steps = [m.step for m in self._client.get_metric_history(run.info.run_id, "trials_measured")]
-        is_ended = RunStatus(run.info.status).is_ended
-        # Of a run that has not ended parameters may lack, and writing the others again changes nothing.
-        return _Sent(run.info.run_id, is_ended, is_ended, dict(run.data.tags), max(steps, default=0))
+        ended = RunStatus(run.info.status).is_ended
+        return _Sent(run.info.run_id, ended, set(run.data.params), dict(run.data.tags), max(steps, default=0))
 
     def _bad_version(self, error: Exception) -> InputError:
         uri = mask_credentials(self._uri)

@@ -8,8 +8,9 @@ const report = (() => {
     document.head.append(script);
   })();
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  // Width of a figure in print, in CSS pixels: it fits A4 and US Letter. Figures that need more are drawn wider and scaled.
-  const PRINTED_WIDTH = 690, SCALED_WIDTH = 1000;
+  // Width of a figure in print, in CSS pixels: it fits A4 and US Letter. All are drawn wider and scaled; two that are not
+  // wide stand beside each other.
+  const PRINTED_WIDTH = 690, HALF_WIDTH = 335, SCALED_WIDTH = 1000;
   let figures = {}, places = [], bodies = [], isPrinting = false;
 
   // A string that begins with @ names one of the page's colours; plotly needs its value.
@@ -53,14 +54,16 @@ const report = (() => {
     const narrow = !isPrinting && place.clientWidth < 480;
     const style = getComputedStyle(document.documentElement);
     const whole = themed(figure.layout, Number(place.dataset.height), narrow);
-    const width = figure.layout.meta ? Math.max(SCALED_WIDTH, figure.layout.meta.least_width) : PRINTED_WIDTH;
+    const isWide = place.closest("figure").classList.contains("wide");
+    const room = isWide ? PRINTED_WIDTH : HALF_WIDTH;
+    const width = isWide ? Math.max(SCALED_WIDTH, figure.layout.meta?.least_width ?? 0) : PRINTED_WIDTH;
     if (isPrinting) Object.assign(whole, { autosize: false, width });
     place.style.zoom = "";
     place.drawn = JSON.stringify(figure);
     const drawing = Plotly.react(place, coloured(figure.data, style), coloured(whole, style), {
       responsive: true, displayModeBar: false,
     });
-    if (isPrinting) place.style.zoom = PRINTED_WIDTH / width; // afterwards, since plotly measures its texts
+    if (isPrinting) place.style.zoom = room / width; // afterwards, since plotly measures its texts
     return drawing.then(() => { if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; });
   };
 

@@ -44,7 +44,7 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
         line.removeprefix("| ").split("&ensp; | ") for line in text.splitlines() if line.startswith(("| tp", "| [tp"))
     ]
     assert [row[0] for row in rows[1:]] == [f"tp{number} pp1 dp1 mb1" for number in range(11, 2, -1)]
-    assert (rows[0][0], rows[0][1], rows[0][-1]) == ("[tp12 pp1 dp1 mb1](#/experiments/1/runs/2)", "1,149", "2&ensp; |")
+    assert (rows[0][0], rows[0][2], rows[0][-1]) == ("[tp12 pp1 dp1 mb1](#/experiments/1/runs/2)", "1,149", "2&ensp; |")
 
 
 def test_what_others_wrote_is_no_markdown_and_no_html():

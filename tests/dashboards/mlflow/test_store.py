@@ -186,7 +186,8 @@ def test_a_run_that_was_created_twice_is_ended_and_counted_once(sync, client, ho
     folder = search_folder(tmp_path, search.record)
     sync.sync(search.record, folder)
     child = runs_by_name(client, request.node.name)[name]
-    client.create_run(child.info.experiment_id, child.info.start_time + 1, child.data.tags, "twice")
+    tags = child.data.tags | {"mlflow.runName": "twice"}
+    client.create_run(child.info.experiment_id, child.info.start_time + 1, tags, "twice")
     search.measure(name, 1.0)
     MlflowSync(None, request.node.name, home).sync(search.record, folder)
     found = runs_by_name(client, request.node.name)
@@ -213,6 +214,7 @@ def test_roles_are_those_of_now_and_ties_are_told_at_the_end(sync, client, tmp_p
     search.best(two)
     search.measure(search.start(search.record.trial(two).layout, "repeat"), 2.0)
     assert roles() == {one: None, two: "best", three: None, zero: "baseline", "t0005": "repeat"}
+    search.measure(search.start(search.record.trial(three).layout, "repeat"), 1.99)
     search.end()
     assert roles()[three] == "tie"
 
