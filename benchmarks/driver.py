@@ -255,7 +255,9 @@ class Service:
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = SearchObjective(spec.objective, spec.global_batch_size)
         self.meter.set_apart(sampler, "ask", "has_converged")
-        return Driver(history, attempt_factory_of(folder, spec), lambda: sampler, launcher, goal, limits, callbacks)
+        return Driver(
+            history, attempt_factory_of(folder, spec), lambda failing: sampler, launcher, goal, limits, callbacks
+        )
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)

@@ -5,7 +5,7 @@ this machine, one after another.
 
 Each is a search of search_spaces/searches/twins that ends in a recipe. ASC22-Yuan's runs twice: as it is, and with a
 program that leaks host memory in every step whose optimizer is on the host, which its trials must flag. The Frontier
-study's runs with its own sampler and with the default one. The ZeRO project's trains on an epoch of a token file, made
+study's runs with its own sampler and with the default one. The ZeRO project's trains on an epoch of a dataset, made
 of Parlay's own pages. `--page` writes the results into that page, between marks (`filled`).
 """
 
@@ -28,6 +28,7 @@ from benchmarks.output import Line, arguments_of, short, show
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import LocatedSearch, find_search
 from search_spaces.schema import presets
+from tests.trials.datasets import write_documents
 from trials.trial import Flag, Trial
 
 SOURCES = Path(presets.__file__).parents[2]
@@ -240,15 +241,10 @@ def _parlay(words: Sequence[str], work_dir: Path, sources: Path) -> dict[str, An
 
 
 def _tokens(work_dir: Path) -> Path:
-    """Token file of one epoch of the ZeRO project's twin: the start of Parlay's pages, one byte per token."""
-    tokens, lines = work_dir / "tokens.bin", work_dir / "tokens.jsonl"
-    if not tokens.exists():
-        pages = "\n".join(page.read_text() for page in sorted((SOURCES / "docs").glob("*.md")))
-        text = pages.encode("ascii", "ignore")[: EPOCH_TOKENS - 1].decode()
-        lines.write_text(json.dumps({"text": text}) + "\n")
-        command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "prepare", str(lines)]
-        subprocess.run([*command, "--tokenizer", "bytes", "--append-eos", "--out", str(tokens)], check=True)
-    return tokens
+    """Dataset of one epoch of the ZeRO project's twin: the start of Parlay's pages, one byte per token."""
+    pages = "\n".join(page.read_text() for page in sorted((SOURCES / "docs").glob("*.md")))
+    write_documents(prefix := work_dir / "pages", [[*pages.encode("ascii", "ignore")[: EPOCH_TOKENS - 1], 256]])
+    return prefix
 
 
 def _speedup_text(line: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
     from orchestrator.comparison.compare import CompareResult
-    from orchestrator.config.overrides import SearchFile
+    from orchestrator.config.loader import GivenSearch
     from orchestrator.lifecycle.cancel import CancelAnswer
     from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.replay.replay import ReplayResult
@@ -56,13 +56,13 @@ __all__ = [
 ]
 
 
-def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) -> pandas.DataFrame:
+def plan(search_file: GivenSearch, /, *, top: int | None = None, **changes: Any) -> pandas.DataFrame:
     """Predict the layouts that a search may try: one row per layout in predicted order, or the first `top`.
 
     Columns as `layouts` of `parlay plan --json`; `attrs` holds `rejected`, `expected_node_hours` and `notes`. Nothing
     is launched or written. `changes` as in `run`.
     """
-    from orchestrator.config.overrides import load_search, without_set_location
+    from orchestrator.config.loader import load_search, without_set_location
     from orchestrator.dataframes import plan_frame
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
@@ -79,7 +79,7 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     return plan_frame(plan_of(spec, space, collect_prior_trials_for_plan(spec)), space, top)
 
 
-def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> Search:
+def run(search_file: GivenSearch, /, *, quiet: bool = False, **changes: Any) -> Search:
     """Run a search in this process until the best layout is known or a limit is reached, and return it.
 
     `changes` are keys of the search file: each key of a mapping is set by itself (`search={"max_trials": 5}`, also
@@ -90,7 +90,7 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     running. KeyboardInterrupt is raised after the driver has shut down, and `resume` continues the search. Signals
     reach the main thread only. The call blocks, and does not need or disturb an event loop.
     """
-    from orchestrator.config.overrides import load_search, without_set_location
+    from orchestrator.config.loader import load_search, without_set_location
     from orchestrator.lifecycle.create import create_search, validate_search
 
     with sending_to(_sink(quiet)), private_umask(), ExitStack() as held:
@@ -200,7 +200,7 @@ def replay(
     there is a verdict (docs/recipe.md). `force` accepts an edited recipe, `trust` another user's. Ctrl-C cancels the
     current run and raises KeyboardInterrupt; earlier runs stay in the replay's folder.
     """
-    from orchestrator.config.overrides import without_set_location
+    from orchestrator.config.loader import without_set_location
     from orchestrator.lifecycle.signals import CancelOnSignal
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
@@ -258,15 +258,20 @@ def forecast(
 def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     """Drive the search in this process until it ends; raises as `run`."""
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import drive
+    from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 
     spec, signals = runnable.spec, DriverSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     callbacks = NO_CALLBACKS if quiet else DriverCallbacks(on_event=view.update)
-    with private_umask(), nullcontext() if quiet else view:
-        record = drive(runnable, callbacks, signals.handling)
+    with (
+        private_umask(),
+        nullcontext() if quiet else view,
+        driving(runnable, callbacks) as driver,
+        signals.handling(driver),
+    ):
+        record = driver.run()
     if signals.is_terminated:
         signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
     if not record.state.is_ended:
@@ -278,7 +283,7 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
     """The trainer's kind, and its options in the form of `--set`; InputError without a kind."""
     if trainer is None:
         return None, []
-    from orchestrator.config.overrides import to_overrides
+    from orchestrator.config.loader import to_overrides
 
     if "kind" not in trainer:
         rule, fix = "another trainer has a kind", "one of docs/trainers.md: {'kind': 'megatron-lm', ...}"

@@ -107,20 +107,13 @@ class EngineProfile:
 
 
 _EVERY_FEATURE = (
-    "attention_head_size",
-    "qkv_bias",
-    "qk_norm",
-    "activation",
-    "rotary_base",
-    "linear_biases",
-    "sliding_window",
-    "attention_sinks",
-    "post_norms",
-    "clamped_swiglu",
-    "num_experts",
+    *("attention_head_size", "qkv_bias", "qk_norm", "activation", "clamped_swiglu", "rotary_base", "linear_biases"),
+    *("sliding_window", "attention_sinks", "post_norms", "num_experts"),
 )
 _WITH_DOCUMENTS = (*_EVERY_FEATURE, "document_length")
 _ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers", "aux_loss_coefficient")
+FEATURES = (*_ANY_FEATURE, "document_length")
+"""Every feature of a model beyond GPT-2's and Llama's architecture."""
 _EVERY_ROUTING = ("balanced", "skewed", "learned")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
 

@@ -1,7 +1,6 @@
 """Bounded reads of regular files: those that a user names, and those in a folder of ours.
 
-Reading a pipe or a terminal would block, a device may have no end, and a file may exceed the memory. Standard library
-only.
+Reading a pipe or a terminal would block, a device may have no end, and a file may exceed the memory.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from search_spaces.errors import InputError
 
 MAX_BYTES = 64 * 2**20
 """Default bound on the size of a file."""
@@ -37,8 +38,24 @@ def read_referenced(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
 
     OSError as for `read_named`, and also for a pipe and for what the kernel makes up (/proc, /sys).
     """
-    with os.fdopen(_regular(path, _is_saved), "rb") as stream:
+    with open_named(path, _is_saved) as stream:
         return _bounded(stream, path, most_bytes)
+
+
+@contextmanager
+def refusing_unreadable(path: Path) -> Iterator[None]:
+    """Within this block a file that the user gave and that cannot be read is an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError.of(
+            "file",
+            f"cannot be read: {error.strerror or error}",
+            file=str(path),
+            value=str(path),
+            rule="the file exists and is readable",
+            fix="check its name; `parlay init > search.yaml` writes an example",
+        ) from error
 
 
 def _bounded(stream: BinaryIO, path: Path, most_bytes: int) -> bytes:
@@ -48,30 +65,25 @@ def _bounded(stream: BinaryIO, path: Path, most_bytes: int) -> bytes:
     return content
 
 
-def open_named(path: Path) -> BinaryIO:
-    """The file opened for reading; also a pipe that the shell opened for us, as with `<(...)`."""
-
-    def is_accepted(found: os.stat_result) -> bool:
-        is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
-        return stat.S_ISREG(found.st_mode) or is_shells_pipe
-
-    descriptor = _regular(path, is_accepted)
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
+def _is_nameable(path: Path, found: os.stat_result) -> bool:
+    is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
+    return stat.S_ISREG(found.st_mode) or is_shells_pipe
 
 
-def _is_saved(found: os.stat_result) -> bool:
+def _is_saved(path: Path, found: os.stat_result) -> bool:
     of_the_kernel = {os.stat(folder).st_dev for folder in _OF_THE_KERNEL if os.path.ismount(folder)}
     return stat.S_ISREG(found.st_mode) and found.st_dev not in of_the_kernel
 
 
-def _regular(path: Path, is_accepted: Callable[[os.stat_result], bool]) -> int:
-    """A non-blocking descriptor of the file at `path`; OSError unless it is accepted."""
+def open_named(path: Path, is_accepted: Callable[[Path, os.stat_result], bool] = _is_nameable) -> BinaryIO:
+    """The file opened for reading; by default also a pipe that the shell opened for us, as with `<(...)`. OSError
+    unless it is accepted."""
     with _odd_names_and_devices(path):
         descriptor = os.open(path, _READING)
     found = os.fstat(descriptor)
-    if is_accepted(found):
-        return descriptor
+    if is_accepted(path, found):
+        os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

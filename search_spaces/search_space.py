@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -16,9 +16,9 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
-from search_spaces.rules.check import engine_violations, first_problem, rules_of
-from search_spaces.rules.engine_rules import EngineRules
-from search_spaces.rules.layout_rules import LAYOUT_RULES, LayoutRule, first_violation, layout_violations, with_derived
+from search_spaces.rules.check import engine_violations, rules_of
+from search_spaces.rules.layout_rules import LAYOUT_RULES, first_problems, layout_violations, with_derived
+from search_spaces.rules.rule import EngineRules
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 MAX_POINTS = 1_000_000
@@ -52,8 +52,8 @@ class SearchSpace:
     """The closed set of candidates, in canonical form, each once, in the order of the layout fields.
 
     `num_points` counts the combinations of the axes before duplicates are removed; `is_sampled` is true if only a
-    sample of them was checked. Of the rejected layouts `_violated` has the index of the first rule that each violates;
-    `_rules` has those of every layout, and then, in place of an engine's rule, the problem that it has with a layout.
+    sample of them was checked. Of the rejected layouts `_violated` has the index of the first of the `_problems` that
+    each has.
     """
 
     workload: Workload
@@ -62,7 +62,7 @@ class SearchSpace:
     is_sampled: bool
     _rejected: LayoutTable
     _violated: np.ndarray
-    _rules: Sequence[LayoutRule | Problem]
+    _problems: Sequence[Problem]
     _varying: tuple[str, ...]
     baseline: Layout | None = None
 
@@ -87,17 +87,21 @@ class SearchSpace:
 
     @cached_property
     def _firsts(self) -> list[tuple[RejectedLayout, int]]:
-        """The first rejected layout of each rule, those of engines in the order of the layouts, and how many there
-        are."""
+        """The first rejected layout of each problem, those of engines' rules in the order of the layouts, and how many
+        there are."""
         indices, rows, counts = np.unique(self._violated, return_index=True, return_counts=True)
-        order = np.lexsort((rows, np.minimum(indices, len(LAYOUT_RULES))))
+        order = np.lexsort((rows, _places(self._problems)[indices]))
         return [*zip(self._rejections(rows[order]), counts[order].tolist(), strict=True)]
 
     def _rejections(self, rows: np.ndarray | slice) -> Iterator[RejectedLayout]:
         for fields, index in zip(self._rejected.take(rows).rows(), self._violated[rows].tolist(), strict=True):
-            rule = self._rules[index]
-            problem = rule.problem(fields, self.workload) if isinstance(rule, LayoutRule) else rule
-            yield RejectedLayout(fields, problem, self._varying)
+            yield RejectedLayout(fields, self._problems[index], self._varying)
+
+
+def _places(problems: Sequence[Problem]) -> np.ndarray:
+    """Place of each problem's rule among those of every layout; one behind them for an engine's."""
+    codes = [rule.code for rule in LAYOUT_RULES]
+    return np.array([codes.index(each.code) if each.code in codes else len(codes) for each in problems], dtype=int)
 
 
 def search_space(
@@ -204,35 +208,23 @@ def _filter(
     workload: Workload, engines: EngineRules, table: LayoutTable, given: Sequence[str], total: int
 ) -> SearchSpace:
     """The space of the rows that satisfy all rules; `given` names the fields that distinguish the rows."""
-    rules: list[LayoutRule | Problem] = [*LAYOUT_RULES]
-    violated = first_violation(table, workload, LAYOUT_RULES)
-    violated[violated == len(LAYOUT_RULES)] = _NONE
-    for engine in sorted(table.values("engine")):
-        for rule in rules_of(engine, engines):
-            left = np.flatnonzero(table.equals("engine", engine) & (violated == _NONE))
-            problems, of_row = table.answers(partial(first_problem, engine, rule, workload.model), left)
-            numbers = []
-            for problem in problems:
-                numbers.append(_NONE if problem is None else len(rules))
-                rules += [] if problem is None else [problem]
-            violated[left] = np.array(numbers, dtype=int)[of_row]
-    rejected = np.flatnonzero(violated != _NONE)
-    rejected = rejected[np.argsort(violated[rejected] >= len(LAYOUT_RULES), kind="stable")]
+    of_engines = ((engine, rule) for engine in sorted(table.values("engine")) for rule in rules_of(engine, engines))
+    every = [*(("", rule) for rule in LAYOUT_RULES), *of_engines]
+    problems, violated = first_problems(table, workload, every)
+    rejected = np.flatnonzero(violated >= 0)
+    is_of_engine = _places(problems) == len(LAYOUT_RULES)
+    rejected = rejected[np.argsort(is_of_engine[violated[rejected]], kind="stable")]
     varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
     return SearchSpace(
         workload,
-        table.take(violated == _NONE),
+        table.take(violated < 0),
         num_points=total,
         is_sampled=total > MAX_POINTS,
         _rejected=table.take(rejected),
         _violated=violated[rejected],
-        _rules=rules,
+        _problems=problems,
         _varying=varying,
     )
-
-
-_NONE = -1
-"""In place of a rule's index: the layout violates none."""
 
 
 def _with_baseline(space: SearchSpace, baseline: Layout) -> SearchSpace:

@@ -24,9 +24,6 @@ _NEXT_RUN_LINE = re.compile(rf"^{re.escape(NEXT_RUN)}(\d{{1,6}})$", re.MULTILINE
 RANK_LOG = "rank-%5t.log"
 """Slurm's file name pattern of the ranks' logs: the rank with at least five digits."""
 
-FORK_SERVER_OUTPUT = "servers.out"
-"""File of what fork servers print, named as in trials/pilot/fork_servers.py: slurm/ does not import trials/."""
-
 _NOTE_RESTART = f"""\
 if [ -n "${{SLURM_RESTART_COUNT:-}}" ]; then
   for log in job.log rank-*.log; do [ ! -e "$log" ] || echo "{NEXT_RUN}$SLURM_RESTART_COUNT" >> "$log"; done
@@ -53,16 +50,15 @@ def render_pilot_script(request: JobRequest) -> str:
 def render_fork_server_script(request: JobRequest) -> str:
     """Render the script of a step with one process on each node, beside the steps of ranks and with all devices.
 
-    Its processes are started as ranks are, in the same container, and end independently of each other. What they print
-    is in FORK_SERVER_OUTPUT. They have all CPUs of the job: with a number of CPUs per task they would have those of one
-    rank, and Slurm confines what they fork to theirs.
+    Its processes are started as ranks are, in the same container, and end independently of each other. They have all
+    CPUs of the job: with a number of CPUs per task they would have those of one rank, and Slurm confines what they fork
+    to theirs.
     """
     srun = [
         *("srun", "--export=ALL", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
         *("--mpi=none", "--cpu-bind=none", "--unbuffered", f"--job-name={request.name}"),
         *(f"--nodes={request.num_nodes}", f"--ntasks={request.num_nodes}", "--ntasks-per-node=1"),
         *gpu_options(request.options),
-        *(f"--output={FORK_SERVER_OUTPUT}", "--error=job.log", "--open-mode=append"),
         *container_options(request),
     ]
     return _rendered(request, f"{_ALL_CPUS}\nexec {command([*srun, *rank_command(request)])}")

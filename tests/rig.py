@@ -15,16 +15,13 @@ from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRules, RemainingWork
-from orchestrator.samplers.base import Sampler
-from orchestrator.samplers.failing_settings import FailingSettingsSampler
-from orchestrator.samplers.model_free import GridSampler
-from orchestrator.samplers.paired import PairedSampler
+from orchestrator.samplers.base import GridSampler, Sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.experiment import PairedSampler, without
 from orchestrator.search.fabric_check import FabricProgram
-from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
@@ -40,6 +37,7 @@ from tests.fake_slurm.placement import FakeNode
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from tests.orchestrator.scripted import Script, ScriptedLauncher, outcome_of
 from trials.analysis.ranking import Objective
+from trials.analysis.setting_failures import SettingValue
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.ledger.events import Event, EventKind, SearchRecord
@@ -137,7 +135,6 @@ class Rig:
     callbacks: DriverCallbacks = field(default_factory=DriverCallbacks)
     num_nodes: int = 1
     headroom: MemoryHeadroom | None = None
-    own_job: OwnJob | None = None
     fabric_check: FabricProgram | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     """The other software of an experiment with `limits.max_trials` / 2 layouts."""
@@ -177,10 +174,12 @@ class Rig:
         baseline = self.first[0] if self.first else None
         program = AttemptFactory(self.folder, MODEL, cluster, RULES, "python3", baseline=baseline)
         goal = SearchObjective(Objective.TOKENS_PER_SEC, 16, self.first, self.headroom)
-        sampler: Sampler = FailingSettingsSampler(self.layouts, GridSampler)
-        if self.software:
-            sampler = PairedSampler(sampler, self.software, self.limits.max_trials // 2)
-        parts = history, program, lambda: sampler, self.launcher, goal, self.limits, self.callbacks, self.own_job
+
+        def make_sampler(failing: frozenset[SettingValue]) -> Sampler:
+            sampler = GridSampler(without(failing, self.layouts))
+            return PairedSampler(sampler, self.software, self.limits.max_trials // 2) if self.software else sampler
+
+        parts = history, program, make_sampler, self.launcher, goal, self.limits, self.callbacks
         driver = Driver(*parts, fabric_check=self.fabric_check)
         return driver
 

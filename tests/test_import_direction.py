@@ -27,7 +27,6 @@ ONE_DOOR = {
         "trials/files/sqlite_file.py",
         "trials/ledger/database.py",
     },  # the latter for the names of its errors alone
-    "tokenizers": {"trials/data/tokenizer.py"},
     "pandas": {
         "orchestrator/dataframes.py",
         "orchestrator/api.py",

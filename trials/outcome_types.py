@@ -112,7 +112,7 @@ class MeasuredMetrics:
     loss_first: float | None = None
     loss_last: float | None = None
     epoch_s: float | None = None
-    """Time of the first epoch of a token file, where it ended."""
+    """Time of the first epoch of a dataset, where it ended."""
     loss_after_epoch: float | None = None
     """Loss of the step after that epoch."""
     startup_s: float | None = None

@@ -171,7 +171,7 @@ class TrialSpec:
 
     @property
     def reads_tokens(self) -> bool:
-        """True if it trains on a token file, `trainer["data"]`, rather than on synthetic sequences."""
+        """True if it trains on a dataset, `trainer["data"]`, rather than on synthetic sequences."""
         return self.trainer.get("data", {}).get("kind") == "tokens"
 
     def to_json(self) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def roles_of(search: SearchRecord) -> dict[str, str]:
 
 
 def dataset_of(search: SearchRecord) -> Dataset:
-    """The search's data: a token file, synthetic tokens, those of another trainer's own arguments; of a simulated
+    """The search's data: a dataset, synthetic tokens, those of another trainer's own arguments; of a simulated
     search, which trains on nothing, the measured table."""
     if search.replayed_table is not None:
         return _dataset({"path": search.replayed_table}, "table", "measured table")

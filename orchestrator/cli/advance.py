@@ -85,7 +85,7 @@ def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
 
 def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     """Return the crontab line and the scrontab lines for this search."""
-    from orchestrator.lifecycle.driver_queue import cron_job_name
+    from orchestrator.lifecycle.driver_status import cron_job_name
     from slurm.crontab import crontab_line, scrontab_lines
     from slurm.driver_script import driver_options
 
@@ -96,18 +96,18 @@ def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
 def _advance(found: OwnSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
     from orchestrator.lifecycle.create import reopen_search
-    from orchestrator.lifecycle.drive import drive
+    from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.schema.notify import NotifyEvent
-    from orchestrator.search.driver import Driver
 
     is_notified = not is_notification_due(found.folder, found.spec, NotifyEvent.END)
     is_finished = found.folder.measured.exists() and is_notified
     if found.record.state.is_ended and is_finished:
         return found.record
     started = reopen_search(found, contacts_tracking=False)
-    return drive(started, driver_context=DriverSignals().handling, run_loop=Driver.advance)
+    with driving(started) as driver, DriverSignals().handling(driver):
+        return driver.advance()
 
 
 def _format_record(record: SearchRecord) -> str:

@@ -78,8 +78,8 @@ def _measure_or_exit(
     spec: SearchSpec, cluster: Cluster, folder: SearchFolder, path: Path, as_json: bool
 ) -> Measurements:
     """Return the measurements. If there are none, exit with an error and leave `path` unwritten."""
-    from orchestrator.diagnostics.calibrate import CalibrationFailed, precisions_of
-    from orchestrator.diagnostics.calibrate import calibrate as measure
+    from orchestrator.diagnostics.calibrate import calibration, precisions_of
+    from orchestrator.diagnostics.job import ProgramFailed, run_program
     from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.preflight.trainer import python_of
 
@@ -87,12 +87,12 @@ def _measure_or_exit(
 
     def run(launcher: Launcher, stop: CancelOnSignal) -> Measurements:
         log(f"measuring {format_cluster(cluster)}, in {folder.path}")
-        runner = AttemptRunner(launcher, stop.is_requested)
-        return measure(runner, folder, cluster, spec.model, precisions, python)
+        program = calibration(cluster, spec.model, precisions, python)
+        return run_program(AttemptRunner(launcher, stop.is_requested), folder, program)[1]
 
     try:
         return with_launcher(spec, cluster, run, "calibrate", as_json)
-    except CalibrationFailed as failed:
+    except ProgramFailed as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
         exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
 

@@ -92,7 +92,7 @@ def drive_here(
     for its trials by `grant_slots`.
     """
     from dashboards.terminal.live_table import LiveView
-    from orchestrator.lifecycle.drive import drive
+    from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.signals import DriverSignals
     from orchestrator.search.context import NO_CALLBACKS
 
@@ -110,11 +110,13 @@ def drive_here(
         nullcontext() if is_quiet() else view,
     ):
         if chain is None:
-            record = drive(started, callbacks, signals.handling)
+            with driving(started, callbacks) as driver, signals.handling(driver):
+                record = driver.run()
         else:
             chain.wait_for_lease(folder)
             callbacks = replace(callbacks, heartbeat=chain.ensure_next_link)
-            record = drive(started, callbacks, chain.driver_context, chain.own_job())
+            with driving(started, callbacks, is_in_job=True) as driver, chain.driver_context(driver):
+                record = driver.run()
             chain.finish(record.state.is_ended)
     print_search(record, folder, spec, as_json)
     if not record.state.is_ended:

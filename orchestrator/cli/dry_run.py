@@ -36,8 +36,8 @@ def print_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as
 
 def describe_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None) -> tuple[DryRunAnswer, str]:
     """Describe what a valid search would try: as an answer, and as text."""
-    from orchestrator.launchers.slurm.job_files import SetupFile
     from orchestrator.lifecycle.dry_run import DryRunAnswer, format_dry_jobs, write_first_jobs
+    from orchestrator.schema.setup_file import SetupFile
 
     jobs, lines = [], []
     if scripts is not None:

@@ -45,11 +45,11 @@ def plan(
     from orchestrator.cli.plan_cost import PlannedCost
     from orchestrator.cli.plan_table import plan_text
     from orchestrator.config.loader import load_search_file
-    from orchestrator.launchers.slurm.job_files import SetupFile
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
     from orchestrator.preflight.trainer import require_trainer
+    from orchestrator.schema.setup_file import SetupFile
 
     changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
     with naming_options(changes):
@@ -76,8 +76,8 @@ def _answer(
     from orchestrator.cli.plan_cost import PlanAnswer, RejectedLayout
     from orchestrator.cli.plan_table import MAX_REJECTED_LISTED
     from orchestrator.cli.upper_limit import most_node_hours
-    from orchestrator.launchers.slurm.job_files import SetupFile
     from orchestrator.planning.explain import count_fits, explain_layouts, time_saved_s
+    from orchestrator.schema.setup_file import SetupFile
 
     rejected = [
         RejectedLayout(layout=dict(r.fields), rule=r.problem.code, message=r.problem.message)

@@ -9,10 +9,10 @@ from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
 from orchestrator.cli.upper_limit import most_node_hours
 from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.launchers.slurm.job_files import SetupFile
 from orchestrator.planning.explain import ExplainedLayout, FitCounts
 from orchestrator.planning.pay_back import expected_pay_back
 from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
+from orchestrator.schema.setup_file import SetupFile
 from slurm.preemption import Preemption
 from trials.analysis.search_cost import PayBack
 

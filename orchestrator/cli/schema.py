@@ -57,7 +57,7 @@ def answers() -> dict[str, type[AnswerPart]]:
         *(create.SubmitAnswer, create.SubmitManyAnswer, cancel.CancelAnswer, mlflow_resync.SyncAnswer),
         *(init.InitAnswer, plan_cost.PlanAnswer, dry_run.DryRunAnswer, dry_run.DryRunManyAnswer),
         *(forecast.ForecastAnswer, replay.ReplayAnswer, compare.CompareAnswer, stacks.ExperimentAnswer),
-        *(export_result.ExportAnswer, import_result.ImportAnswer, tool_answers.PrepareAnswer),
+        *(export_result.ExportAnswer, import_result.ImportAnswer),
         *(finding.DoctorAnswer, calibrate.CalibrateAnswer, selftest.SelftestAnswer, selftest.SelftestListAnswer),
         *(tool_answers.SandboxAnswer, state_dir.ServiceAnswer, state_dir.PageAnswer, state_dir.DashboardAnswer),
         *(handlers.HealthAnswer, handlers.TrialsAnswer, handlers.RecipeAnswer, handlers.AcceptedAnswer),

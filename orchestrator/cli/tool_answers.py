@@ -8,18 +8,6 @@ from orchestrator.common.answer import Answer
 from slurm.sandbox.config_files import CloudNodes
 
 
-class PrepareAnswer(Answer):
-    """Printed by prepare."""
-
-    schema_: Literal["parlay.prepare/1"] = "parlay.prepare/1"
-    out: str
-    num_documents: int
-    num_skipped: int
-    num_tokens: int
-    vocab_size: int
-    checksum: str
-
-
 class SandboxAnswer(Answer):
     """Printed by slurm-sandbox start and stop."""
 

@@ -31,9 +31,8 @@ def _check_node_hours(spec: SearchSpec) -> float:
     if not spec.launcher.fabric_check:
         return 0.0
     from orchestrator.diagnostics.fabric import fabric_cluster
-    from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
     from orchestrator.search.fabric_check import TIME_LIMIT_S
-    from orchestrator.search.node_hours import longest_s
+    from orchestrator.search.node_hours import LAUNCHER_GRACE_S, longest_s
 
     nodes = fabric_cluster(spec).num_nodes
     return nodes * longest_s(spec.launcher, TIME_LIMIT_S + LAUNCHER_GRACE_S, nodes, spec.nodes_per_pilot) / 3600

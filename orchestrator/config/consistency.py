@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import Any
 
-from orchestrator.config.against_problems import against_problems
 from orchestrator.config.setting_problems import setting_problems
 from orchestrator.importers.settings import Settings, flat
 from orchestrator.schema.search_file import SearchFile
@@ -15,6 +15,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.memory_headroom import rank_memory_gib
 from search_spaces.layouts.layout import AXES
 from search_spaces.routing import BALANCED, LEARNED, Routing, largest_skew
+from slurm.request import Runtime
 from trials.analysis.ranking import Objective
 from trials.trainers.registry import TRAINERS, log_format_of
 
@@ -28,7 +29,7 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
     of_the_trainer = chain(
         _engine_problems(file), _template_of_another_model(file), _parlay_trainer_problems(file), of_its_log
     )
-    of_the_space = chain(_ineffective_recomputation(file), setting_problems(file), against_problems(file))
+    of_the_space = chain(_ineffective_recomputation(file), setting_problems(file), _against_problems(file))
     of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file), _energy_problems(file))
     return chain(of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), of_the_measurement)
 
@@ -54,7 +55,7 @@ def _energy_problems(file: SearchFile) -> Iterator[Problem]:
         return
     energy = Objective.JOULES_PER_TOKEN.value
     fix = "another objective; node_hours_per_billion_tokens is the nearest that needs no counter"
-    yield Problem("contradiction", f"has {energy} with {found}", rule=rule, fix=fix, key="objective", value=energy)
+    yield _contradiction("objective", energy, f"has {energy} with {found}", rule, fix)
 
 
 def routing_of(file: SearchFile) -> str | None:
@@ -88,7 +89,7 @@ def _routing_problems(file: SearchFile) -> Iterator[Problem]:
         fix = f"skewed({largest:g}) or less"
     else:
         return
-    yield Problem("contradiction", message, rule=rule, fix=fix, key="measure.routing", value=given)
+    yield _contradiction("measure.routing", given, message, rule, fix)
 
 
 def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
@@ -124,15 +125,9 @@ def _warm_start_problems(file: SearchFile) -> Iterator[Problem]:
         cannot.append(f"trainer.kind {file.trainer.kind}")
     if file.measure.warm_start is True and cannot:
         can = [name for name, trainer in TRAINERS.items() if trainer.preload is not None]
-        yield Problem(
-            "contradiction",
-            f"is true with {' and '.join(cannot)}",
-            rule=f"ranks are forked by launcher.kind {' or '.join(FORKING_LAUNCHERS)} with trainer.kind"
-            f" {' or '.join(can)}",
-            fix="auto, which forks them where it can",
-            key="measure.warm_start",
-            value=True,
-        )
+        kinds = f"launcher.kind {' or '.join(FORKING_LAUNCHERS)} with trainer.kind {' or '.join(can)}"
+        message, fix = f"is true with {' and '.join(cannot)}", "auto, which forks them where it can"
+        yield _contradiction("measure.warm_start", True, message, f"ranks are forked by {kinds}", fix)
 
 
 def _engine_problems(file: SearchFile) -> Iterator[Problem]:
@@ -163,14 +158,8 @@ def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:
     for name, rule in (refused | contradicting).items():
         value = given[name].value
         instead = f"; the model has {format_value(said[name])}" if name in said else ""
-        yield Problem(
-            "contradiction",
-            f"{name} is {format_value(value)}{instead}",
-            rule=rule,
-            fix=f"remove {name} from the template" + (", or change the model section" if instead else ""),
-            key="trainer.template",
-            value=value,
-        )
+        fix = f"remove {name} from the template" + (", or change the model section" if instead else "")
+        yield _contradiction("trainer.template", value, f"{name} is {format_value(value)}{instead}", rule, fix)
 
 
 def _ineffective_recomputation(file: SearchFile) -> Iterator[Problem]:
@@ -181,14 +170,10 @@ def _ineffective_recomputation(file: SearchFile) -> Iterator[Problem]:
     for name, kind in _OF_RECOMPUTATION.items():
         values = [value for value in space.get(name, ()) if value != AXES[name].default]
         if values and kind not in kinds:
-            yield Problem(
-                "contradiction",
-                f"has no effect: space.activation_checkpointing has no {kind}",
-                rule=f"{name} is of activation_checkpointing {kind}",
-                fix=f"remove it, or add {kind} to space.activation_checkpointing",
-                key=f"space.{name}",
-                value=values[0],
-            )
+            message = f"has no effect: space.activation_checkpointing has no {kind}"
+            rule = f"{name} is of activation_checkpointing {kind}"
+            fix = f"remove it, or add {kind} to space.activation_checkpointing"
+            yield _contradiction(f"space.{name}", values[0], message, rule, fix)
 
 
 _OF_RECOMPUTATION = {"recompute_layers": "full", "recompute_modules": "selective"}
@@ -199,14 +184,8 @@ def _parlay_trainer_problems(file: SearchFile) -> Iterator[Problem]:
     for key, rule in _PARLAY_TRAINER_ONLY.items():
         value = getattr(file.measure, key)
         if file.trainer.kind != PARLAY and value != type(file.measure).model_fields[key].default:
-            yield Problem(
-                "contradiction",
-                f"has no effect with trainer.kind {file.trainer.kind}",
-                rule=rule,
-                fix="remove it",
-                key=f"measure.{key}",
-                value=value,
-            )
+            message = f"has no effect with trainer.kind {file.trainer.kind}"
+            yield _contradiction(f"measure.{key}", value, message, rule, "remove it")
 
 
 _PARLAY_TRAINER_ONLY = {
@@ -223,25 +202,47 @@ def _unreported_memory(file: SearchFile) -> Iterator[Problem]:
         return
     log_format = log_format_of(file.trainer.for_trials())
     if "memory_gib" not in (*log_format.of_step, *log_format.elsewhere):
-        yield Problem(
-            "contradiction",
-            "the trainer's log reports no memory: every layout would count as too large",
-            rule="with memory to leave free, a layout with an unknown peak is never the best",
-            fix="add memory_gib to trainer.patterns, or remove it",
-            key="constraints.min_free_memory_gib",
-            value=wanted_gib,
-        )
+        message = "the trainer's log reports no memory: every layout would count as too large"
+        rule = "with memory to leave free, a layout with an unknown peak is never the best"
+        fix = "add memory_gib to trainer.patterns, or remove it"
+        yield _contradiction("constraints.min_free_memory_gib", wanted_gib, message, rule, fix)
 
 
 def _missing_log_rank(file: SearchFile) -> Iterator[Problem]:
     rank, cluster = file.trainer.log_rank, file.cluster.cluster()
     ranks = min(file.space.given_axes().get("num_nodes", (cluster.num_nodes,))) * cluster.gpus_per_node
     if isinstance(rank, int) and rank >= ranks:
-        yield Problem(
-            "bounds",
-            f"is {rank}, but the smallest trial has {ranks} ranks",
-            rule="the rank whose log is read exists in every trial",
-            fix="use last",
-            key="trainer.log_rank",
-            value=rank,
-        )
+        message, rule = f"is {rank}, but the smallest trial has {ranks} ranks", "the log's rank exists in every trial"
+        yield Problem("bounds", message, rule=rule, fix="use last", key="trainer.log_rank", value=rank)
+
+
+def _against_problems(file: SearchFile) -> Iterator[Problem]:
+    """Problems with two software stacks that a launcher cannot start, or that side by side trials would disturb; and
+    with a number of layouts without them."""
+    given, key = file.search.against, "against_layouts"
+    if given is None and key in file.search.model_fields_set:
+        rule = "it is the number of layouts that two software stacks measure"
+        fix, value = "add search.against (--against), or remove it", file.search.against_layouts
+        yield _contradiction(f"search.{key}", value, "has no effect", rule, fix)
+    if given is None:
+        return
+    launcher = file.launcher
+    container = launcher.slurm.container if launcher.uses_slurm else None
+    if launcher.kind == "simulated":
+        found, rule, fix = "with launcher.kind simulated", "a table of measurements starts no software", "remove it"
+    elif container is not None and launcher.kind != "slurm":
+        found, rule = f"{given} with trials that share a job", "the image of a job is that of all its steps"
+        fix = "use launcher.kind slurm"
+    elif container is not None and container.runtime not in (Runtime.PYXIS, Runtime.APPTAINER, Runtime.SHIFTER):
+        found, rule = f"{given} with a container's command", "an image replaces launcher.slurm.container.image"
+        fix = "write the container with a runtime and an image"
+    elif file.search.parallel_trials > 1:
+        found, rule = "with parallel trials", "the stacks are measured in turns, so that both meet the same machine"
+        fix = "set search.parallel_trials to 1"
+    else:
+        return
+    yield _contradiction("search.against", given, f"is given {found}", rule, fix)
+
+
+def _contradiction(key: str, value: Any, message: str, rule: str, fix: str) -> Problem:
+    return Problem("contradiction", message, rule=rule, fix=fix, key=key, value=value)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from orchestrator.config.consistency import FORKING_LAUNCHERS
 from orchestrator.config.spec import SearchSpec
-from orchestrator.launchers.local.fork_servers import MOST_SERVERS
 from orchestrator.schema.launcher import LauncherSection
-from search_spaces.layouts.layout import SETTINGS
-from search_spaces.layouts.settings import settings_of
 from slurm.nodes import memory_mib
+from trials.fork_server.owner import MOST_SERVERS
 from trials.trainers.registry import TRAINERS
 
 SERVER_MEMORY_MIB = 512
@@ -27,21 +25,16 @@ def forked_engines(spec: SearchSpec) -> tuple[str, ...]:
 
 
 def launcher_with_servers(spec: SearchSpec) -> LauncherSection:
-    """The launcher section of a search with the memory of its servers: one for each engine and environment."""
-    texts = spec.space.given_axes().get(SETTINGS, ("",)) if spec.candidates is None else ("",)
-    num_stacks = 1 if spec.search.against is None else 2
-    environments = {tuple(settings_of(text).env.items()) for text in texts}
-    return with_server_memory(spec.launcher, len(forked_engines(spec)) * len(environments) * num_stacks)
+    """The launcher section of a search with the memory of its servers."""
+    return with_server_memory(spec.launcher) if forked_engines(spec) else spec.launcher
 
 
-def with_server_memory(section: LauncherSection, num_servers: int) -> LauncherSection:
-    """The section with the servers' memory added to the memory that pilots ask for on each node.
+def with_server_memory(section: LauncherSection) -> LauncherSection:
+    """The section with the memory of as many servers as there may be added to what pilots ask for on each node.
 
     Unchanged where they ask for none, or for all that a node has.
     """
-    asked_mib = memory_mib(section.slurm.mem) if section.has_pilots else 0
-    servers_mib = min(MOST_SERVERS, num_servers) * SERVER_MEMORY_MIB
-    if asked_mib == 0 or servers_mib == 0:
+    if not section.has_pilots or not (asked_mib := memory_mib(section.slurm.mem)):
         return section
-    slurm = section.slurm.model_copy(update={"mem": f"{asked_mib + servers_mib}M"})
+    slurm = section.slurm.model_copy(update={"mem": f"{asked_mib + MOST_SERVERS * SERVER_MEMORY_MIB}M"})
     return section.model_copy(update={"slurm": slurm})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +25,12 @@ from search_spaces.layouts.axes import complete_axes
 from search_spaces.layouts.layout import SETTINGS, Layout
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
+from search_spaces.plain_file import open_named, refusing_unreadable
 from search_spaces.rules.check import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
-from search_spaces.schema.validation import validate
-from search_spaces.schema.yaml_document import Document, format_key_path, parse_document, read_document, with_overrides
+from search_spaces.schema.validation import sections_of, validate
+from search_spaces.schema.yaml_document import MAX_BYTES, Document, format_key_path, parse_document, with_overrides
 from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection, resolved_python
 from trials.trainers.registry import TRAINERS
@@ -42,14 +44,71 @@ def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds:
     that is emulated for one of them.
     """
     found = path if os.path.lexists(path) else preset_search_path(str(path)) or path
-    document = with_overrides(read_document(found), overrides)
-    return _resolve_spec(validate(SearchFile, document), document, Path.cwd(), compares_speeds)
+    with refusing_unreadable(found), open_named(found) as stream:
+        raw = stream.read(MAX_BYTES + 1)
+    document = parse_document(raw, str(found), found.absolute().parent)
+    return _resolve_spec(document, overrides, Path.cwd(), compares_speeds)
 
 
 def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """Load the search in this text. Its relative paths, `work_dir` included, start in `folder`. InputError as above."""
-    document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
-    return _resolve_spec(validate(SearchFile, document), document, folder)
+    document = parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder)
+    return _resolve_spec(document, overrides, folder)
+
+
+GivenSearch = Path | str | Mapping[str, Any]
+"""A search file's path, its YAML text (more than one line), or its content as a mapping."""
+
+
+def load_search(given: GivenSearch, changes: Mapping[str, Any]) -> SearchSpec:
+    """Load a search with these changes. Relative paths in text and mappings start in the working directory.
+
+    InputError carries every problem, with key, value, rule and fix, and the line in a file.
+    """
+    overrides = [*to_overrides(changes)]
+    if isinstance(given, Mapping):
+        return load_search_text(_json(given, None), Path.cwd(), overrides)
+    if isinstance(given, str) and "\n" in given:
+        return load_search_text(given, Path.cwd(), overrides)
+    return load_search_file(Path(given), overrides)
+
+
+def to_overrides(changes: Mapping[str, Any]) -> Iterator[str]:
+    """Changes as `--set` overrides: each key of a section's mapping separately, other values as they are.
+
+    A mapping without keys changes nothing in a section; elsewhere it is a value to validate.
+    """
+    known = {name for name, _ in sections_of(SearchFile)}
+    for section, value in changes.items():
+        if isinstance(value, Mapping) and (value or section in known):
+            yield from (f"{section}.{key}={_json(inner, f'{section}.{key}')}" for key, inner in value.items())
+        else:
+            yield f"{section}={_json(value, section)}"
+
+
+@contextmanager
+def without_set_location() -> Iterator[None]:
+    """Context in which errors about a change do not mention `--set`, which a caller of the API did not use."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(*(replace(p, file=None) if p.file == "--set" else p for p in error.problems)) from error
+
+
+def _json(value: Any, key: str | None) -> str:
+    """The value as text that YAML reads."""
+    try:
+        return json.dumps(value, default=_path_text, indent=2)
+    except (TypeError, ValueError) as error:
+        rule = "a search file has mappings, lists, text, numbers, true, false and null"
+        raise InputError.of("type", f"cannot be written as YAML: {error}", rule=rule, key=key) from None
+
+
+def _path_text(value: Any) -> str:
+    """A path as text; TypeError naming any other type."""
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    raise TypeError(f"it is of type {type(value).__name__}")
 
 
 def json_schema() -> dict[str, Any]:
@@ -57,7 +116,9 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
-def _resolve_spec(file: SearchFile, document: Document, here: Path, compares_speeds: bool = True) -> SearchSpec:
+def _resolve_spec(document: Document, overrides: Iterable[str], here: Path, compares_speeds: bool = True) -> SearchSpec:
+    document = with_overrides(document, overrides)
+    file = validate(SearchFile, document)
     cluster, space = file.cluster.cluster(), _complete_space(file)
     locations = {format_key_path(path): location for path, location in document.locations.items()}
     problems = [with_location(problem, locations) for problem in consistency_problems(file)]

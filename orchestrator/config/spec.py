@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
@@ -25,11 +25,13 @@ from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
-from trials.ledger.events import FabricCheck
 from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
 from trials.trial import Trial, require_schema
+
+if TYPE_CHECKING:
+    from trials.ledger.events import FabricCheck
 
 SEARCH_SCHEMA = "parlay.search/1"
 

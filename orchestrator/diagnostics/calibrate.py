@@ -9,15 +9,13 @@ from typing import Any, Literal
 
 from orchestrator.common.answer import Answer
 from orchestrator.config.spec import SearchSpec
-from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
-from orchestrator.launchers.attempt_runner import AttemptRunner
+from orchestrator.diagnostics.job import Program
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import LaunchStatus
 from trials.diagnostics.calibration import Measurements, trainer_of
-from trials.files.folders import AttemptFolder, SearchFolder
+from trials.files.folders import SearchFolder
 
 START_S = 300.0
 MEASURING_S = 300.0
@@ -44,14 +42,6 @@ class CalibrateAnswer(Answer):
         return cls(file=str(file), folder=str(folder.path), cluster=cluster, measurements=measurements)
 
 
-class CalibrationFailed(Exception):
-    """The job ended without measurements. `log` is the log of the rank that failed, or the folder of the logs."""
-
-    def __init__(self, words: str, log: Path):
-        super().__init__(words)
-        self.log = log
-
-
 def calibration_cluster(spec: SearchSpec, num_nodes: int | None = None) -> Cluster:
     """Return the part of the cluster to measure: `num_nodes`, or as many nodes as a trial may use.
 
@@ -74,28 +64,9 @@ def precisions_of(spec: SearchSpec) -> list[str]:
     return [p for p in known if not (p == "bf16" and spec.cluster.accelerator.lacks_bf16)]
 
 
-def calibrate(
-    runner: AttemptRunner,
-    folder: SearchFolder,
-    cluster: Cluster,
-    model: ModelShape,
-    precisions: Sequence[str],
-    python: str,
-) -> Measurements:
-    """Measure all ranks of `cluster` as one attempt. `folder` is new; its name is the search id of the attempt.
-
-    Raises CalibrationFailed if the attempt left no measurements, LaunchRefused, and KeyboardInterrupt after a requested
-    stop, with the attempt cancelled.
-    """
-    request = new_job(folder, cluster, model, trainer_of(precisions), python, START_S + MEASURING_S)
-    status = runner.run(request)
-    place = request.folder.path
-    if not status.failed:
-        runner.wait_until(lambda: Measurements.read(place) is not None, RESULTS_GRACE_S)
-    found = Measurements.read(place)
-    if status.failed or found is None:
-        raise _not_measured(status, request.folder)
-    return found
+def calibration(cluster: Cluster, model: ModelShape, precisions: Sequence[str], python: str) -> Program[Measurements]:
+    """The program that measures all ranks of `cluster`."""
+    return Program(cluster, model, trainer_of(precisions), python, START_S + MEASURING_S, Measurements.read)
 
 
 def _nodes_of_a_trial(spec: SearchSpec) -> int:
@@ -103,11 +74,3 @@ def _nodes_of_a_trial(spec: SearchSpec) -> int:
     axis = spec.space.given_axes().get("num_nodes", (spec.cluster.num_nodes,))
     nodes = [layout.num_nodes for layout in spec.candidates or ()] or axis
     return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
-
-
-def _not_measured(status: LaunchStatus, folder: AttemptFolder) -> CalibrationFailed:
-    """Error in the words of the failed rank, else of the launcher."""
-    if (failure := rank_failure(folder, status)) is None:
-        return CalibrationFailed(launcher_reason(status, "its ranks left no measurements"), folder.path)
-    rank, words = failure
-    return CalibrationFailed(words, folder.rank_log(rank))

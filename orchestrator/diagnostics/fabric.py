@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.cluster_file import measured_links
 from orchestrator.diagnostics.doctor.finding import Finding, error, ok, warning
-from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
+from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.planning.group_shapes import group_shapes
 from orchestrator.preflight.trainer import python_of
@@ -105,25 +105,23 @@ def fabric_findings(
         yield ok("fabric", "one rank exchanges nothing")
         return
     shapes = group_shapes(layouts, cluster.num_gpus)
-    request = new_job(folder, cluster, spec.model, trainer_of(shapes), python_of(spec), TIME_LIMIT_S)
-    status = runner.run(request)
-    place = request.folder.path
-    if not status.failed:
-        runner.wait_until((place / "fabric.json").is_file, RESULTS_GRACE_S)
-    problem, found = "its ranks left no times", None
+    program = Program(
+        cluster,
+        spec.model,
+        trainer_of(shapes),
+        python_of(spec),
+        TIME_LIMIT_S,
+        lambda place: FabricTimes.read(place, shapes, cluster.gpus_per_node, cluster.num_nodes),
+    )
     try:
-        found = None if status.failed else FabricTimes.read(place, shapes, cluster.gpus_per_node, cluster.num_nodes)
-    except ValueError as invalid:
-        problem = str(invalid)
-    if found is None:
-        failure = rank_failure(request.folder, status)
-        words = failure[1] if failure else launcher_reason(status, problem)
-        yield error("fabric", f"the job ended without times: {words}", f"see the logs in {place}")
+        attempt, found = run_program(runner, folder, program)
+    except ProgramFailed as failed:
+        yield error("fabric", f"the job ended without times: {failed}", f"see {failed.log}")
         return
     num_exchanges = len(exchanges_of(shapes, cluster.gpus_per_node, cluster.num_nodes))
     nodes = list(dict.fromkeys(found.nodes))
     words = f"{plural(num_exchanges, 'exchange')} of {plural(len(shapes), 'group shape')} of the search's layouts"
-    yield ok("fabric", f"{words} on {', '.join(nodes)}; times in {place / 'fabric.json'}")
+    yield ok("fabric", f"{words} on {', '.join(nodes)}; times in {attempt.path / 'fabric.json'}")
     yield from findings_of(judge(found, cluster), cluster)
 
 

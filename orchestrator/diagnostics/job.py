@@ -1,11 +1,17 @@
-"""Job of one of Parlay's programs, as a single attempt of a launcher: for selftest, calibrate and doctor."""
+"""Runner of Parlay's own programs on a cluster: selftest, calibrate, the doctor's probe and its fabric check.
+
+Each is a single attempt of the search's launcher, whose ranks leave one result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from orchestrator.common.code_snapshot import snapshot_code
+from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.program_spec import program_spec
 from search_spaces.hardware.cluster import Cluster
@@ -14,6 +20,8 @@ from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
 from trials.trial import Attempt, Outcome
+
+T = TypeVar("T")
 
 RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""
@@ -48,19 +56,67 @@ def new_job(
     return request
 
 
-def rank_failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
-    """Return the failed rank and its reason, or None if no rank wrote a valid outcome."""
+@dataclass(frozen=True)
+class Program(Generic[T]):
+    """One of Parlay's programs on all ranks of `cluster`; `trainer` selects it.
+
+    `prepare` writes what the ranks read, `read` returns the result that they leave in the attempt's folder: None while
+    it is incomplete, ValueError for a damaged one.
+    """
+
+    cluster: Cluster
+    model: ModelShape
+    trainer: Mapping[str, Any]
+    python: str
+    time_limit_s: float
+    read: Callable[[Path], T | None]
+    prepare: Callable[[Path], object] = lambda folder: None
+
+
+class ProgramFailed(Exception):
+    """A program left no result: in the words of the rank that failed, else of the launcher.
+
+    `folder` has what its ranks left, `log` is the log of that rank, or the folder of all logs.
+    """
+
+    def __init__(self, words: str, folder: Path, log: Path):
+        super().__init__(words)
+        self.folder = folder
+        self.log = log
+
+
+def run_program(
+    runner: AttemptRunner,
+    folder: SearchFolder,
+    program: Program[T],
+    on_poll: Callable[[Path], object] = lambda place: None,
+) -> tuple[AttemptFolder, T]:
+    """Run the program as one attempt and return its folder and its result. `folder` is new; its name is the search id.
+
+    `on_poll` is called with the attempt's folder while it runs.
+
+    Raises ProgramFailed, LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
+    """
+    request = new_job(folder, program.cluster, program.model, program.trainer, program.python, program.time_limit_s)
+    place, problem = request.folder.path, "its ranks left no result"
+    program.prepare(place)
+    status = runner.run(request, lambda: on_poll(place))
+    try:
+        if not status.failed and (found := runner.wait_for(lambda: program.read(place), RESULTS_GRACE_S)) is not None:
+            return request.folder, found
+    except ValueError as damaged:
+        problem = str(damaged)
+    raise _failure(request.folder, status, problem)
+
+
+def _failure(folder: AttemptFolder, status: LaunchStatus, problem: str) -> ProgramFailed:
     try:
         data = read_json(folder.outcome(status.restart))
         outcome = None if data is None else Outcome.from_json(data)
     except ValueError:
-        return None
+        outcome = None
     if outcome is None or outcome.rank is None:
-        return None
+        return ProgramFailed(status.detail or str(status.reason or problem), folder.path, folder.path)
     last_line = (outcome.excerpt or "").strip().splitlines()[-1:]
-    return outcome.rank, ": ".join([f"rank {outcome.rank}: {outcome.reason}", *last_line])
-
-
-def launcher_reason(status: LaunchStatus, otherwise: str) -> str:
-    """Return the launcher's reason for the end of an attempt, or `otherwise`."""
-    return status.detail or (str(status.reason) if status.reason else otherwise)
+    words = ": ".join([f"rank {outcome.rank}: {outcome.reason}", *last_line])
+    return ProgramFailed(words, folder.path, folder.rank_log(outcome.rank))

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job
+from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from trials.attempt_result import LaunchStatus
 from trials.diagnostics.parity_cases import MOST_RANKS, NATIVE_ENGINES, compiled_cases, covering_cases, failing_cases
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import Case, CaseResult, Results, write_cases
@@ -109,17 +108,23 @@ def selftest(
 
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
-    time_limit_s = START_S + CASE_S * len(cases)
-    request = new_job(folder, cluster, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
-    write_cases(request.folder.path, cases)
-    reader = _ResultReader(request.folder.path, on_result)
-    status = runner.run(request, on_poll=reader.read_new)
-    reader.read_new()
-    if not status.failed:
-        runner.wait_until(lambda: reader.read_new() >= len(cases), RESULTS_GRACE_S)
-    found = reader.results
-    detail = None if len(found.results) == len(cases) else _unfinished_reason(status, found, len(cases))
-    return SelftestAnswer.of(cases, found, detail)
+    reader = _ResultReader(len(cases), on_result)
+    program = Program(
+        cluster,
+        SHAPES["gpt2"],
+        {"kind": "selftest"},
+        python,
+        START_S + CASE_S * len(cases),
+        reader.read_new,
+        lambda place: write_cases(place, cases),
+    )
+    detail = None
+    try:
+        run_program(runner, folder, program, on_poll=reader.read_new)
+    except ProgramFailed as failed:
+        reader.read_new(failed.folder)
+        detail = f"{len(reader.results.results)} of {len(cases)} cases were run: {failed}"
+    return SelftestAnswer.of(cases, reader.results, None if reader.is_complete else detail)
 
 
 def record_result(
@@ -166,20 +171,19 @@ def _read_entries(path: Path) -> Mapping[str, Any]:
 class _ResultReader:
     """Results so far; each is reported once."""
 
-    def __init__(self, folder: Path, on_result: Callable[[CaseResult], None]):
+    def __init__(self, num_cases: int, on_result: Callable[[CaseResult], None]):
         self.results = Results()
-        self._folder = folder
+        self._num_cases = num_cases
         self._on_result = on_result
 
-    def read_new(self) -> int:
-        """Report new results; return the number of all results."""
-        found = Results.read(self._folder)
+    @property
+    def is_complete(self) -> bool:
+        return len(self.results.results) == self._num_cases
+
+    def read_new(self, folder: Path) -> Results | None:
+        """Report new results; return all of them once every case has one."""
+        found = Results.read(folder)
         for result in found.results[len(self.results.results) :]:
             self._on_result(result)
         self.results = found
-        return len(found.results)
-
-
-def _unfinished_reason(status: LaunchStatus, found: Results, num_cases: int) -> str:
-    words = launcher_reason(status, "see the ranks' logs")
-    return f"{len(found.results)} of {num_cases} cases were run: {words}"
+        return found if self.is_complete else None

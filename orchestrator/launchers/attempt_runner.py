@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 from dashboards.log_once import LogOnce
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from trials.attempt_result import LaunchStatus, Liveness
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 POLL_INTERVAL_S = 0.5
 
@@ -41,12 +44,12 @@ class AttemptRunner:
             raise
         return status
 
-    def wait_until(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Wait until `condition` holds, for `limit_s` at most; return whether it does. KeyboardInterrupt as `wait`."""
+    def wait_for(self, read: Callable[[], T | None], limit_s: float) -> T | None:
+        """Wait until `read` returns a result, for `limit_s` at most, and return it. KeyboardInterrupt as `wait`."""
         deadline = self.launcher.now() + limit_s
-        while not (holds := condition()) and self.launcher.now() < deadline:
+        while (found := read()) is None and self.launcher.now() < deadline:
             self.wait()
-        return holds
+        return found
 
     def wait(self) -> None:
         """Wait for the time between two polls. Raises KeyboardInterrupt if a stop is requested."""

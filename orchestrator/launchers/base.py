@@ -6,21 +6,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
 from search_spaces.engines import PARLAY
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus
-from trials.files.folders import AttemptFolder, links_outside, write_json
+from trials.files.folders import AttemptFolder
 from trials.files.path_owners import FolderIdentity
 from trials.trial import TrialSpec
-
-ENDING_ALLOWANCE_S = 15.0
-"""Seconds by which an attempt may outlast its time limit at most.
-
-They cover SIGTERM to SIGKILL, the end of child processes and, on several nodes, the driver's polling and the end of the
-ranks that started last.
-"""
 
 
 class LaunchRefused(ExternalError):
@@ -71,17 +64,6 @@ class LaunchRequest:
         """Raise InputError if the search's folder was replaced since its driver opened it."""
         if self.taken is not None:
             self.taken.require_same()
-
-    def write_spec(self, root: Path) -> None:
-        """Write spec.json into the attempt's folder, which is below the search's folder `root`.
-
-        OSError if it cannot be written; InputError if the search's folder was replaced.
-        """
-        self.require_taken()
-        if links_outside(self.folder.path, root):
-            raise OSError(f"{self.folder.path} is outside the search's folder")
-        self.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(self.folder.spec, self.spec.to_json())
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.common.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
-from orchestrator.lifecycle.drive import drive
-from orchestrator.lifecycle.driver_job import cancel_driver_jobs
-from orchestrator.lifecycle.driver_job_usage import job_name
+from orchestrator.lifecycle.drive import driving
+from orchestrator.lifecycle.driver_job import cancel_driver_jobs, job_name
+from orchestrator.lifecycle.launcher import end_pilots
 from orchestrator.lifecycle.lock import open_or_renew_ledger
-from orchestrator.lifecycle.pilot_cleanup import end_pilots
 from orchestrator.records.ledger_rebuild import restore_rows
 from orchestrator.records.lookup import OwnSearch
 from orchestrator.search.lease import lease_holder
@@ -118,7 +117,8 @@ def _request_cancel(found: OwnSearch) -> None:
 
 def _take_over_and_end(found: OwnSearch) -> SearchRecord:
     """Become the driver of a search without one, only to end it within the time limit."""
-    return drive(reopen_search(found, is_ending=True), driver_context=_stop_after_timeout)
+    with driving(reopen_search(found, is_ending=True)) as driver, _stop_after_timeout(driver):
+        return driver.run()
 
 
 @contextmanager

@@ -1,24 +1,29 @@
-"""One driver session of a search: take the lease, run the loop, and finish cleanly."""
+"""A driver of a search, from its lease to what a session writes at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.build import building_driver, needs_launcher
+from orchestrator.diagnostics.fabric import fabric_program
+from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.lifecycle.ending import attempt_factory_of
+from orchestrator.lifecycle.launcher import end_pilots, needs_launcher, search_launcher
 from orchestrator.lifecycle.lock import SearchLock, acquire_search
 from orchestrator.lifecycle.observers import Observers
-from orchestrator.lifecycle.pilot_cleanup import end_pilots
+from orchestrator.planning.plan import predictor, task_of
+from orchestrator.planning.prior_trials import load_prior_trials
 from orchestrator.preflight.integrity import require_current_journal, require_unchanged_files
-from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
+from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.own_job import OwnJob
+from orchestrator.search.experiment import limits_of, sampler_of, without
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
-from trials.ledger.events import SearchRecord
+from trials.ledger.reader import LedgerReader
 
 
 @dataclass(frozen=True)
@@ -35,34 +40,61 @@ class RunnableSearch:
     lock: SearchLock | None = None
 
 
-def drive(
-    started: RunnableSearch,
-    callbacks: DriverCallbacks = NO_CALLBACKS,
-    driver_context: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext(),
-    own_job: OwnJob | None = None,
-    run_loop: Callable[[Driver], SearchRecord] = Driver.run,
-) -> SearchRecord:
-    """Run the search to its end, or until it is interrupted; of a search that has ended only write what is missing.
+@contextmanager
+def driving(
+    started: RunnableSearch, callbacks: DriverCallbacks = NO_CALLBACKS, is_in_job: bool = False
+) -> Iterator[Driver]:
+    """Within this block the search is held and has a driver, to `run` or `advance`; after it, what the session has to
+    leave is written. Of a search that has ended the driver does nothing, and only what is missing is written.
 
     `callbacks` are those of the driver's host: after the first OSError (a closed terminal, a full disk) its `on_event`
-    is not called again and the search goes on. `driver_context` is entered around the loop, which is Driver.run, or
-    Driver.advance, which never waits. `own_job` is the Slurm job that the driver runs in. Raises LeaseHeld while
-    another driver holds the search, LeaseLost when another one took it over, InputError when its code or search.yaml
-    has changed, ExternalError. The search can be resumed after any of these.
+    is not called again and the search goes on. `is_in_job` if the driver runs in a Slurm job. Raises LeaseHeld
+    while another driver holds the search, LeaseLost when another one took it over, InputError when its code or
+    search.yaml has changed, ExternalError. The search can be resumed after any of these.
     """
+    spec = started.spec
     with ExitStack() as stack:
         lock = started.lock or stack.enter_context(acquire_search(started.folder, started.ledger_url))
-        observers = stack.enter_context(Observers(lock, started.spec, started.tracking, callbacks))
-        search, is_interrupted = lock.history.search, False
-        releases_pilots = not search.state.is_ended and needs_launcher(lock, started.is_ending)
-        if not search.state.is_ended:
-            if not started.is_ending:
-                require_unchanged_files(lock.folder, search)
-                require_current_journal(lock.folder, search)
-            built = building_driver(lock, started.spec, started.candidates, observers, started.is_ending, own_job)
-            with built as driver, driver_context(driver):
-                search, is_interrupted = run_loop(driver), driver.is_interrupted
-        if search.state.is_ended and not releases_pilots:  # else its launcher has released them
-            end_pilots(lock.folder, started.spec)
-        observers.finish(search, is_interrupted)
-        return search
+        folder, history = lock.folder, lock.history
+        observers = stack.enter_context(Observers(lock, spec, started.tracking, callbacks))
+        is_ending = started.is_ending or history.search.state.is_ended
+        has_launcher = not history.search.state.is_ended and needs_launcher(lock, is_ending)
+        if not is_ending:
+            require_unchanged_files(folder, history.search)
+            require_current_journal(folder, history.search)
+        with (
+            closing(search_launcher(lock, spec) if has_launcher else LocalLauncher(())) as launcher,
+            closing(LedgerReader(lock.ledger_url)) as reader,
+        ):
+            history.clock = launcher.now
+            prior_trials = () if is_ending else load_prior_trials(folder)
+            # Made when the sampler is first asked: by then the search knows its links.
+            task = cache(lambda: task_of(spec.with_measured_links(history.search.fabric_check), prior_trials))
+            predict = cache(lambda: predictor(task()))
+            driver = Driver(
+                history,
+                replace(attempt_factory_of(folder, spec), taken=lock.taken),
+                lambda failing: sampler_of(spec, without(failing, started.candidates), task()),
+                launcher,
+                _objective(spec),
+                limits_of(spec),
+                replace(
+                    callbacks,
+                    on_event=observers.on_event,
+                    cancel_requested=lambda: is_ending or bool(reader.pending_commands(folder.search_id)),
+                    heartbeat=observers.heartbeat,
+                    predict=lambda layout: predict()(layout),
+                    after_launches=observers.after_launches,
+                ),
+                is_in_job,
+                fabric_check=fabric_program(spec, started.candidates),
+            )
+            yield driver
+        if driver.search.state.is_ended and not has_launcher:  # else its launcher has released them
+            end_pilots(folder, spec)
+        observers.finish(driver.search, driver.is_interrupted)
+
+
+def _objective(spec: SearchSpec) -> SearchObjective:
+    first = () if spec.baseline is None else (spec.baseline,)
+    return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_headroom, spec.objectives[1:])

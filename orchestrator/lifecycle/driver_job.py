@@ -8,7 +8,6 @@ too late. The waiting link is cancelled when the search ends.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import time
@@ -17,13 +16,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.driver_job_usage import job_name, own_job
 from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
-from orchestrator.search.own_job import OwnJob
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.durations import format_duration, parse_duration_s
-from slurm.driver_script import DriverJob, driver_options, render_driver_script
+from slurm.driver_script import DRIVER_SUFFIX, DriverJob, driver_options, render_driver_script
 from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
 from trials.files.folders import SearchFolder, write_text
@@ -47,6 +44,11 @@ releasing it, or may still be ending."""
 
 RETRY_S = 60.0
 """Pause between two attempts to submit the next link; an unanswered submission has this long to appear in squeue."""
+
+
+def job_name(search_id: str) -> str:
+    """Name of every job that drives the search."""
+    return f"{search_id}{DRIVER_SUFFIX}"
 
 
 def parlay_command(*arguments: str) -> tuple[str, ...]:
@@ -201,11 +203,6 @@ class DriverChain:
             raise
         finally:
             self._driver = None
-
-    def own_job(self) -> OwnJob:
-        """The job that the driver runs in."""
-        assert self._link.after is not None, "it follows this driver's job"
-        return own_job(self._slurm, self._link.after, os.environ)
 
     def ensure_next_link(self) -> None:
         """Submit the next link unless one waits; a failed submission is retried, at most every RETRY_S."""

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from orchestrator.lifecycle import driver_queue
+from orchestrator.lifecycle.driver_job import job_name
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LeaseHeld, current_lease
 from search_spaces.errors import ExternalError
+from slurm.client import SlurmClient
+from slurm.environment import cluster_key
 from slurm.interface import SlurmUnreachable
+from slurm.job_state import JobSnapshot
+from slurm.squeue_cache import SqueueCache, SqueueSnapshot
 from trials.files.folders import SearchFolder
+from trials.ledger.location import home_folder
 from trials.trial import utc_text
+
+MAX_AGE_S = 30.0
+"""Oldest squeue output that is used; drivers on this machine query and share it at this rate."""
+
+MAX_AGE_IF_MISSING_S = 5.0
+"""The same where it lacks the job, which may have been submitted since."""
 
 AskService = Callable[[str], DriverStatus | None]
 """Status of a search, by its id, without a driver, as the service knows it; None where it does not know the search."""
@@ -45,23 +57,48 @@ def _driver_status(folder: SearchFolder, of_service: AskService) -> DriverStatus
     return of_service(folder.search_id) or undriven
 
 
+def cron_job_name(search_id: str) -> str:
+    return f"{search_id}.cron"
+
+
+def shared_squeue() -> Callable[[float], SqueueSnapshot]:
+    """Query of the user's jobs by maximum age in seconds, cached for all drivers on this machine."""
+    return SqueueCache(SlurmClient(), home_folder() / "slurm", cluster_key(os.environ)).jobs
+
+
 def _next_turn(folder: SearchFolder) -> str:
     """Next start of the search's driver: a scrontab job in Slurm's queue, or cron, which cannot be queried."""
     with suppress(SlurmUnreachable):
-        if (words := driver_queue.cron_job_in_queue(folder.search_id, driver_queue.shared_squeue())) is not None:
-            return words
+        if (job := _active_job(cron_job_name(folder.search_id))) is not None:
+            return _describe("its next turn, job", job)
     return "it waits for its next turn, which cron starts"
 
 
 def _next_job(folder: SearchFolder, no_driver: str) -> DriverStatus:
     """Status of the driver's next job; while Slurm does not answer there may be one."""
-    resume = f"parlay resume {folder.cli_name}"
+    resume, what = f"parlay resume {folder.cli_name}", "its driver's job"
     try:
-        words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_squeue())
+        job = _active_job(job_name(folder.search_id))
     except SlurmUnreachable as error:
         waits = f"it is waiting for its driver's next job, whose state Slurm does not report ({error})"
         return DriverStatus(f"{no_driver}: {waits}; {resume} starts one now")
-    if words is None:
+    if job is None:
         lacks = f"{no_driver}, and no job of its driver is in Slurm's queue: {resume} --as-job submits one"
         return DriverStatus(lacks, is_expected=False)
-    return DriverStatus(f"{no_driver}: {words}")
+    return DriverStatus(f"{no_driver}: {_describe(what, job)}")
+
+
+def _active_job(name: str) -> JobSnapshot | None:
+    """The job of this name: a running one, else one that waits."""
+    jobs, active = shared_squeue(), []
+    for max_age_s in (MAX_AGE_S, MAX_AGE_IF_MISSING_S):
+        active = [job for job in jobs(max_age_s).by_name.get(name, []) if not job.state.is_ended]
+        if active:
+            break
+    return min(active, key=lambda job: job.state.waits, default=None)
+
+
+def _describe(what: str, job: JobSnapshot) -> str:
+    if job.state.waits:
+        return f"{what} {job.job_id} waits in the queue: {job.reason or job.state_text}"
+    return f"{what} {job.job_id} runs on {','.join(job.nodes)} and does not hold the search yet"

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from orchestrator.common.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
-from orchestrator.launchers.slurm.job_files import SetupFile, job_request, write_job_files
+from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
+from orchestrator.schema.setup_file import SetupFile
 from orchestrator.search.attempt_factory import next_attempt
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -99,7 +100,7 @@ def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layou
     program = attempt_factory_of(folder, spec)
     proposed = Trial(trial, layout)
     request = program.request(proposed, next_attempt(proposed, _NO_NONCE, program.time_limit_s))
-    request.write_spec(folder.path)
+    request.folder.write_spec(folder.path, request.spec.to_json())
     job = job_request(request, job_options(spec.launcher, spec.cluster))
     write_job_files(job)
     return job.script

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from dashboards.background import MlflowWorker, ReportWorker
 from dashboards.mlflow.sync import MlflowSync, SyncReport, import_mlflow
@@ -14,7 +16,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.ending import settle_commands, write_best_recipe, write_missing
 from orchestrator.lifecycle.lock import SearchLock
 from orchestrator.lifecycle.notify import Notifier, event_message, is_notification_due, send_notification
-from orchestrator.samplers.factory import SAMPLERS
+from orchestrator.samplers.factory import import_for_sampler
 from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.lease import LeaseLost
@@ -143,7 +145,7 @@ class _SlowImports:
     """Imports of sampler and MLflow, which would delay the first launch: they begin after the first iteration."""
 
     def __init__(self, spec: SearchSpec, tracking: MlflowSync | None):
-        self._imports = [SAMPLERS[spec.search.sampler].import_packages]
+        self._imports: list[Callable[[], object]] = [partial(import_for_sampler, spec.search.sampler)]
         if tracking is not None:
             self._imports.append(lambda: import_mlflow(tracking.uri))
         self._allowed = threading.Event()

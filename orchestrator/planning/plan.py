@@ -408,7 +408,7 @@ def stage_memory_gib(task: TuningTask, layouts: LayoutTable) -> list[list[float]
     """GiB of a rank on each stage, first to last, for each layout."""
     factor = memory_posterior(task).factor
     found: list[list[float]] = [[] for _ in range(len(layouts))]
-    for stages in np.unique(layouts["pipeline_parallel"]).tolist():
+    for stages in sorted({*layouts["pipeline_parallel"].tolist()}):
         rows = np.flatnonzero(layouts["pipeline_parallel"] == stages)
         part = layouts.take(rows)
         every_stage = StageTable.at(task.model, part, np.tile(np.arange(stages), (len(rows), 1)))

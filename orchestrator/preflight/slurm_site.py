@@ -13,7 +13,7 @@ from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.site import site_remarks
 from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, min_pilot_s
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from search_spaces.errors import ExternalError, InputError, Problem
 from search_spaces.search_space import SearchSpace
 from slurm.client import SlurmClient

@@ -17,7 +17,7 @@ from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.launchers.slurm.job_files import with_launch
 from orchestrator.recipe.render import NO_CACHES, OWN_CODE
 from orchestrator.schema.launcher import LauncherSection
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from search_spaces.decoding import decode
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links

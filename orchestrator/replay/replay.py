@@ -32,7 +32,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.schema.durations import format_duration
 from search_spaces.schema.validation import restore
 from trials.attempt_result import AttemptResult, program_change
-from trials.data.token_file import require_tokens
+from trials.data.indexed_dataset import require_tokens
 from trials.failure_policy import Cause, policy_of
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity
@@ -167,7 +167,7 @@ def impossible_result(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResul
     """
     recorded = recorded_runs(loaded)
     why = None if here is None else cluster_mismatch_reason(loaded.recipe.cluster, here)
-    why = why or other_trainer_error(loaded) or token_file_error(loaded.spec())
+    why = why or other_trainer_error(loaded) or dataset_error(loaded.spec())
     if why is None:
         return None
     before = _tokens_per_sec(loaded, recorded)
@@ -265,8 +265,8 @@ def cluster_mismatch_reason(needed: Cluster, here: Cluster) -> str | None:
     return None
 
 
-def token_file_error(spec: TrialSpec) -> str | None:
-    """Error of the token file that was measured; None if it is usable, or the tokens were synthetic."""
+def dataset_error(spec: TrialSpec) -> str | None:
+    """Error of the dataset that was measured; None if it is usable, or the tokens were synthetic."""
     try:
         if spec.reads_tokens:
             require_tokens(spec.trainer["data"], spec.model)

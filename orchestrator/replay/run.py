@@ -106,8 +106,9 @@ def run_replay(
     written, when other users could replace the folder, or when ranks on this machine would lack a package of the
     layout's engine; OSError when the folder cannot be written.
     """
-    can_fork = TRAINERS[loaded.recipe.trainer["kind"]].preload is not None
-    section = with_server_memory(launcher_section(loaded.recipe, launcher_kind), int(can_fork))
+    section = launcher_section(loaded.recipe, launcher_kind)
+    if TRAINERS[loaded.recipe.trainer["kind"]].preload is not None:
+        section = with_server_memory(section)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     if (answer := impossible_result(loaded, here)) is not None:

@@ -87,7 +87,7 @@ class ReplayRuns:
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
         request = replace(self._program.request(trial, attempt), is_repeat=True)
-        request.write_spec(self._program.folder.path)
+        request.folder.write_spec(self._program.folder.path, request.spec.to_json(), request.require_taken)
         status = self._runner.run(request)
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:

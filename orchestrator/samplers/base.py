@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,6 +67,29 @@ class Sampler(ABC):
     def has_converged(self, history: Sequence[TrialFeedback]) -> bool:
         """True if the remaining candidates are unlikely to be worth a trial. False by default."""
         return False
+
+
+class GridSampler(Sampler):
+    """Proposes the candidates in the given order."""
+
+    name = "grid"
+
+    def __init__(self, candidates: Sequence[Layout]):
+        self._candidates = distinct(candidates)
+
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
+        return list(untried(self._candidates, history).values())[:count]
+
+
+class RandomSampler(GridSampler):
+    """Proposes the candidates in a random order set by the seed alone."""
+
+    name = "random"
+
+    def __init__(self, candidates: Sequence[Layout], seed: int):
+        shuffled = sorted(candidates, key=lambda layout: layout.key)
+        random.Random(seed).shuffle(shuffled)
+        super().__init__(shuffled)
 
 
 def distinct(candidates: Sequence[Layout]) -> dict[str, Layout]:

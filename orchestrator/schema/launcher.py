@@ -13,6 +13,13 @@ from search_spaces.errors import InputError
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
 
+ENDING_ALLOWANCE_S = 15.0
+"""Seconds by which an attempt may outlast its time limit at most.
+
+They cover SIGTERM to SIGKILL, the end of child processes and, on several nodes, the driver's polling and the end of the
+ranks that started last.
+"""
+
 _HOST = "[A-Za-z0-9_][A-Za-z0-9._-]*"
 _PORT = "[0-9]{1,5}"
 

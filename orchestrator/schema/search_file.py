@@ -66,7 +66,7 @@ class SearchSection(Section):
     sampler: SamplerName = Field(
         default=next(iter(SAMPLERS)),
         description="How the next layout is chosen. "
-        + " ".join(f"{name}: {sampler.description}." for name, sampler in SAMPLERS.items()),
+        + " ".join(f"{name}: {description}." for name, description in SAMPLERS.items()),
     )
     sample_space: bool = Field(
         default=False, description="Allow more than 1000000 combinations; a random sample of 100000 is used."
@@ -79,8 +79,7 @@ class SearchSection(Section):
         default=None,
         gt=0,
         le=10**9,
-        description="Upper limit of the node-hours of all attempts, of the fabric check and of the driver's own job"
-        " (--as-job), which counts by its CPUs of those of its node. Default: no limit.",
+        description="Upper limit of the node-hours of all attempts and of the fabric check. Default: no limit.",
     )
     max_wall_time_s: Duration | None = Field(
         default=None,

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
@@ -25,9 +26,6 @@ from trials.files.folders import SearchFolder, links_outside, read_json
 from trials.files.path_owners import FolderIdentity
 from trials.measure_rules import MeasureRules
 from trials.trial import Attempt, FailureReason, Outcome, Rendezvous, Trial, TrialKind, TrialSpec, TrialState
-
-LAUNCHER_GRACE_S = 30.0
-"""A trial ends itself at its own time limit; the launcher ends it this much later in any case."""
 
 MAX_OUTCOME_BYTES = 64 * 2**20
 """The longest possible trial, 100,000 steps, writes a few MiB."""

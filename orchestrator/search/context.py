@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboards.log_once import LogOnce
@@ -12,7 +12,6 @@ from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.own_job import OwnJob
 from orchestrator.search.stopping import Limits, attempts_over_budget, fits_budget, time_limit_s
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
@@ -20,7 +19,7 @@ from slurm.job_state import NEVER_SATISFIED
 from trials.analysis.final_rounds import FinalsTerms
 from trials.analysis.ranking import Objective
 from trials.attempt_result import LaunchStatus
-from trials.ledger.events import DriverJobUsage, EndReason, Event, EventKind, SearchRecord, SearchState
+from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
 _log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class SearchContext:
         goal: SearchObjective,
         limits: Limits,
         callbacks: DriverCallbacks,
-        own_job: OwnJob | None = None,
+        is_in_job: bool = False,
     ):
         self.event_store = event_store
         self.factory = factory
@@ -96,7 +95,7 @@ class SearchContext:
         self.goal = goal
         self.limits = limits
         self.callbacks = callbacks
-        self._own_job = own_job
+        self._is_in_job = is_in_job
         self.is_interrupted = False
         """True if nothing more may be proposed or retried."""
         self._index = SearchIndex(
@@ -148,9 +147,9 @@ class SearchContext:
 
     @property
     def nothing_has_started(self) -> bool:
-        """True if no job of the search has started. A driver that is a job has waited itself."""
+        """True if no job of the search has started. A driver in a job has waited itself."""
         check = self.search.fabric_check
-        if self._own_job is not None or (check is not None and check.attempt.started_at is not None):
+        if self._is_in_job or (check is not None and check.attempt.started_at is not None):
             return False
         return all(attempt.started_at is None for trial in self.search.trials for attempt in trial.attempts)
 
@@ -169,7 +168,7 @@ class SearchContext:
             return True
         num_nodes = self.goal.initial_layouts[0].num_nodes if self.goal.initial_layouts else 1
         longest_s = self.launcher.longest_s(self.factory.time_limit_s, num_nodes)
-        return fits_budget(self.index, self._attempts_budget(longest_s) - node_hours, num_nodes, longest_s)
+        return fits_budget(self.index, self.limits.budget_node_hours - node_hours, num_nodes, longest_s)
 
     def can_afford(self, layout: Layout) -> bool:
         return self.has_budget(layout.num_nodes)
@@ -180,40 +179,12 @@ class SearchContext:
             return True
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
         longest_s = self.launcher.longest_s(limit_s, num_nodes)
-        budget_node_hours = self._attempts_budget(longest_s) if index is self.index else self.limits.budget_node_hours
-        return fits_budget(index, budget_node_hours, num_nodes, longest_s)
+        return fits_budget(index, self.limits.budget_node_hours, num_nodes, longest_s)
 
     def attempts_over_budget(self) -> list[Attempt]:
         """Attempts still waiting for nodes that the budget does not cover any more."""
-        return (
-            [] if self.limits.budget_node_hours is None else attempts_over_budget(self.index, self._attempts_budget())
-        )
-
-    def _attempts_budget(self, next_s: float = 0.0) -> float:
-        """The budget without what the driver's own job has held and may hold, with another attempt of `next_s`."""
         budget_node_hours = self.limits.budget_node_hours
-        assert budget_node_hours is not None
-        if self._own_job is None:
-            return budget_node_hours
-        return budget_node_hours - self._own_job.committed_node_hours(self.index, self.launcher.now(), next_s)
-
-    def small_budget_detail(self) -> str | None:
-        """A sentence that the budget covers no trial beside the driver's own job; None once there was a trial."""
-        if self._own_job is None or self.search.trials:
-            return None
-        longest_s = self.launcher.longest_s(self.factory.time_limit_s)
-        driver_node_hours = self._own_job.committed_node_hours(self.index, self.launcher.now(), longest_s)
-        return (
-            f"search.budget_node_hours has to cover a trial, up to {longest_s / 3600:.3g} node-hours for each node, and"
-            f" the driver's own job until the trial's end, {driver_node_hours:.3g} more"
-        )
-
-    def record_own_job(self, at_once: bool = False) -> None:
-        """Record what the driver's own job has held, from time to time or at once."""
-        own, now = self._own_job, self.launcher.now()
-        if own is not None and (at_once or own.is_record_due(self.index, now)):
-            used = DriverJobUsage(own.node_share, own.node_hours(now), own.billed_hours(now))
-            self.event(EventKind.DRIVER_JOB_USED, job_id=own.job_id, **asdict(used))
+        return [] if budget_node_hours is None else attempts_over_budget(self.index, budget_node_hours)
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Start to end the search."""

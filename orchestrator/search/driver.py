@@ -6,17 +6,17 @@ the record alone. So a driver that was killed at any point is resumed by another
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
 from orchestrator.samplers.base import Sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.fabric_check import FabricChecker, FabricProgram
+from orchestrator.search.fabric_check import FabricChecker, FabricProgram, Launch
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
-from orchestrator.search.own_job import OwnJob
 from orchestrator.search.propose import TrialProposer
 from orchestrator.search.stopping import (
     Limits,
@@ -27,9 +27,11 @@ from orchestrator.search.stopping import (
     unmeasurable_excerpt,
     wall_time_exceeded,
 )
-from orchestrator.search.submit import AttemptSubmitter
+from orchestrator.search.submit import create_attempts
 from trials.analysis.best_layout import no_room_detail
-from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.analysis.setting_failures import SettingValue
+from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
+from trials.trial import TrialState
 
 
 class Driver:
@@ -39,23 +41,23 @@ class Driver:
         self,
         event_store: EventStore,
         factory: AttemptFactory,
-        make_sampler: Callable[[], Sampler],
+        make_sampler: Callable[[frozenset[SettingValue]], Sampler],
         launcher: Launcher,
         goal: SearchObjective,
         limits: Limits,
         callbacks: DriverCallbacks = NO_CALLBACKS,
-        own_job: OwnJob | None = None,
+        is_in_job: bool = False,
         fabric_check: FabricProgram | None = None,
     ):
-        """`make_sampler` is called once, when a layout is first asked for. `own_job` is the Slurm job that the driver
-        runs in, if there is one: it counts against the budget. `fabric_check` is run before anything is proposed, where
-        it is given."""
-        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, own_job)
+        """`make_sampler` returns a sampler whose candidates have none of the given values of settings, which fail.
+        `is_in_job` if the driver runs in a Slurm job of its own. `fabric_check` is run before anything is proposed,
+        where it is given."""
+        self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, is_in_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
         self._proposer = TrialProposer(self._context, make_sampler)
-        self._submitter = AttemptSubmitter(self._context)
-        self._fabric = FabricChecker(self._context, fabric_check, self._submitter)
+        self._fabric = FabricChecker(self._context, fabric_check)
+        self._launched: dict[str, str | None] = {}
         self._stopped = False
 
     @property
@@ -119,19 +121,56 @@ class Driver:
         if self.search.state.is_ended:
             return
         self._monitor.poll()
-        self._context.record_own_job()
         self._apply_stop_conditions()
         try:
-            if self._fabric.advance():
+            if may_begin := self._fabric.advance():
                 self._finalizer.finalize()
                 self._stop_if_broken()
                 self._proposer.propose()
-                self._submitter.create_attempts()
-                self._submitter.submit()
+                create_attempts(self._context)
+            self._launch()
+            if may_begin:
                 self._end_if_done()
         except LaunchPostponed as postponed:
             self._context.log_once.info(str(postponed))
         self._context.callbacks.after_launches()
+
+    def _launch(self) -> None:
+        """Launch what is recorded and not launched yet, each once. A job id that cannot be recorded, for example on a
+        full disk, is kept until it can. A refusal by the launcher stops the search; anything else is retried."""
+        context, root = self._context, self._context.factory.folder.path
+        for launch in self._due_launches():
+            request = launch.request
+            context.callbacks.heartbeat()  # many launches may together outlast the lease
+            try:
+                if request.key not in self._launched:
+                    context.factory.guard.call(
+                        str(request.folder.path),
+                        partial(request.folder.write_spec, root, request.spec.to_json(), request.require_taken),
+                    )
+                    self._launched[request.key] = context.launcher.launch(request)
+            except LaunchPostponed as postponed:
+                context.log_once.info(str(postponed))
+                continue
+            except LaunchRefused as refusal:
+                context.stop(EndReason.SUBMISSION_REJECTED, str(refusal))
+                continue
+            except OSError as error:  # this folder cannot be written; others may be
+                context.log_once.warning(f"retrying: {error}")
+                continue
+            if (job_id := self._launched[request.key]) is not None:
+                context.event(launch.kind, **launch.data, job_id=job_id)
+            del self._launched[request.key]
+
+    def _due_launches(self) -> Iterator[Launch]:
+        """Launches that are recorded as intents; none once the search is being ended."""
+        context = self._context
+        if context.search.state is not SearchState.STOPPING:
+            yield from self._fabric.to_launch()
+        for attempt in context.index.in_flight:
+            if attempt.state is TrialState.SUBMITTED and context.search.state is not SearchState.STOPPING:
+                launched = {"trial": attempt.trial, "attempt": attempt.attempt}
+                yield Launch(context.request(attempt), EventKind.ATTEMPT_LAUNCHED, launched)
 
     def recover(self) -> None:
         """Take over the attempts of an earlier driver, if there was one."""
@@ -160,7 +199,7 @@ class Driver:
 
     def _cancel_over_budget(self) -> None:
         """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
-        reservation, and the driver's own job costs while they wait."""
+        reservation."""
         over = self._context.attempts_over_budget()
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
@@ -181,11 +220,8 @@ class Driver:
         reason = None if self._context.index.unended else self._end_reason()
         if reason is None or not self._has_released_pilots(reason):
             return
-        self._context.record_own_job(at_once=True)
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             detail = self.search.detail or no_room_detail(self._context.index.ranking())
-            if reason is EndReason.BUDGET:
-                detail = detail or self._context.small_budget_detail()
             self._context.set_state(SearchState.FAILED, end_reason_without_value(reason), detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED

@@ -1,4 +1,4 @@
-"""Experiment of two software stacks (`search.against`): its other side, sampler and limits."""
+"""Sampler and limits of a search, and of an experiment of two software stacks (`search.against`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.samplers.base import Sampler
+from orchestrator.samplers.base import Sampler, TrialFeedback
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.samplers.paired import PairedSampler
 from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import IMAGE, PYTHON
+from trials.analysis.setting_failures import SettingValue
 
 if TYPE_CHECKING:
     from orchestrator.samplers.cost_model_posterior import TuningTask
@@ -32,6 +32,38 @@ def sampler_of(spec: SearchSpec, candidates: Sequence[Layout], task: TuningTask)
         return make_sampler(spec.search.sampler, candidates, task, spec.search.seed)
     own = [layout.with_software({}) for layout in candidates]
     return PairedSampler(make_sampler("cost_model", own, task, spec.search.seed), software, spec.search.against_layouts)
+
+
+def without(failing: frozenset[SettingValue], candidates: Sequence[Layout]) -> Sequence[Layout]:
+    """The candidates without these values of settings, which fail."""
+    return [layout for layout in candidates if failing.isdisjoint(layout.of_trial.by_axis.items())]
+
+
+class PairedSampler(Sampler):
+    """Proposes each layout of another sampler with the search's own software and with `software`, one after the other:
+    A B B A. A layout that was tried with one is tried with the other first, whatever has happened in between."""
+
+    name = "paired"
+
+    def __init__(self, layouts: Sampler, software: Mapping[str, str], count: int):
+        self._layouts = layouts
+        self._software = software
+        self._count = count
+
+    def ask(self, count: int, history: Sequence[TrialFeedback]) -> list[Layout]:
+        tried = {feedback.layout.key for feedback in history}
+        partners = (self._partner(feedback.layout) for feedback in history)
+        if missing := next((layout for layout in partners if layout.key not in tried), None):
+            return [missing]
+        own = {layout.key: layout for feedback in history if (layout := feedback.layout.with_software({}))}
+        if len(own) >= self._count:
+            return []
+        following = self._layouts.ask(1, [TrialFeedback(layout) for layout in own.values()])
+        is_even = len(own) % 2 == 0
+        return following if is_even else [layout.with_software(self._software) for layout in following]
+
+    def _partner(self, layout: Layout) -> Layout:
+        return layout.with_software({} if layout.of_trial.software else self._software)
 
 
 def limits_of(spec: SearchSpec) -> Limits:

@@ -10,10 +10,9 @@ from typing import Any
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.program_spec import program_spec
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S, OUTCOME_GRACE_S
+from orchestrator.search.attempt_factory import OUTCOME_GRACE_S
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
-from orchestrator.search.submit import AttemptSubmitter
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S, billed_hours_of, node_hours_of, node_hours_until_requeue
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.fabric import FabricTimes, shapes_of
@@ -40,16 +39,24 @@ class FabricProgram:
     conclude: Callable[[FabricTimes], dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A launch that is due, and the event that records it with its job id."""
+
+    request: LaunchRequest
+    kind: EventKind
+    data: Mapping[str, str]
+
+
 class FabricChecker:
     """Takes a search's fabric check a step further at each call. A check that fails is reported, and the search goes on
     without: it helps to choose layouts, and says nothing about whether they run."""
 
-    def __init__(self, context: SearchContext, program: FabricProgram | None, submitter: AttemptSubmitter):
+    def __init__(self, context: SearchContext, program: FabricProgram | None):
         self._context = context
         self._program = program
         self._is_skipped = False
         self._ended_at: float | None = None
-        self._submitter = submitter
 
     @property
     def is_in_flight(self) -> bool:
@@ -75,7 +82,10 @@ class FabricChecker:
         if self._is_due:
             self._submit()
         if self._check is not None and self._check.is_in_flight:
-            self._step(self._check.attempt)
+            if self._context.search.state is SearchState.STOPPING:
+                self._cancel(self._check.attempt)
+            elif self._check.attempt.state is not TrialState.SUBMITTED:
+                self._poll(self._check.attempt)
         return not (self.is_in_flight or self._is_due)
 
     @property
@@ -106,16 +116,13 @@ class FabricChecker:
         data = {"attempt": name, "state": TrialState.SUBMITTED.value, "nonce": secrets.token_hex(16), **limits}
         self._context.event(EventKind.FABRIC_CHECK, **data)
 
-    def _step(self, attempt: Attempt) -> None:
-        if self._context.search.state is SearchState.STOPPING:
-            self._cancel(attempt)
-        elif attempt.state is TrialState.SUBMITTED:
-            self._submitter.launch(self._request(attempt), self._record_job_id)
-        else:
-            self._poll(attempt)
-
-    def _record_job_id(self, job_id: str) -> None:
-        self._record(TrialState.QUEUED, job_id=job_id)
+    def to_launch(self) -> list[Launch]:
+        """The check, if it is recorded and not launched yet."""
+        if self._check is None or self._check.attempt.state is not TrialState.SUBMITTED:
+            return []
+        attempt = self._check.attempt
+        launched = {"attempt": attempt.attempt, "state": TrialState.QUEUED.value}
+        return [Launch(self._request(attempt), EventKind.FABRIC_CHECK, launched)]
 
     def _poll(self, attempt: Attempt) -> None:
         status = self._context.launcher.poll([self._context.key(attempt)])[self._context.key(attempt)]

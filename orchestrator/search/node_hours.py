@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.launchers.base import ENDING_ALLOWANCE_S
-from orchestrator.schema.launcher import LauncherSection
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
+from orchestrator.schema.launcher import ENDING_ALLOWANCE_S, LauncherSection
 from trials.attempt_result import LaunchStatus
 from trials.measure_rules import MeasureRules
 from trials.trial import Attempt
+
+LAUNCHER_GRACE_S = 30.0
+"""A trial ends itself at its own time limit; the launcher ends it this much later in any case."""
 
 
 def longest_attempt_s(

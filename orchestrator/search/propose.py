@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
@@ -21,16 +20,22 @@ from trials.trial_json import trial_json
 class TrialProposer:
     """Proposes trials for free slots, and knows the reason why no more layouts follow."""
 
-    def __init__(self, context: SearchContext, make_sampler: Callable[[], Sampler]):
+    def __init__(self, context: SearchContext, make_sampler: Callable[[frozenset[SettingValue]], Sampler]):
         self._context = context
         self._make_sampler = make_sampler
+        self._made: tuple[frozenset[SettingValue], Sampler] | None = None
         self._exhausted_without: frozenset[SettingValue] | None = None
         self._converged_at: int | None = None
         self._had_layouts_at: int | None = None
 
-    @cached_property
+    @property
     def _sampler(self) -> Sampler:
-        return self._make_sampler()
+        """The sampler of the candidates without a setting that fails, made when one is first asked for, and anew after
+        each such value."""
+        failing = self._context.index.setting_failures.failing
+        if self._made is None or self._made[0] != failing:
+            self._made = failing, self._make_sampler(failing)
+        return self._made[1]
 
     def propose(self) -> None:
         """Fill the free slots. Nothing is proposed while a trial waits for room in the budget.

@@ -55,11 +55,11 @@ class DerivedNumbers:
     @property
     def num_gpus(self: Any) -> Any:
         """World size in ranks."""
-        return prod(getattr(self, name) for name in _DIMENSIONS.values())
+        return prod(getattr(self, name) for name in DIMENSIONS.values())
 
     def mesh_in(self, order: str) -> RankMesh:
         """Numbering of the ranks in this order of the dimensions."""
-        return layout_mesh({name: getattr(self, name) for name in _DIMENSIONS.values()}, order)
+        return layout_mesh({name: getattr(self, name) for name in DIMENSIONS.values()}, order)
 
     @property
     def global_batch_size(self: Any) -> Any:
@@ -525,6 +525,7 @@ DEGREES = {axis.key: name for name, axis in AXES.items() if axis.kind is Kind.DE
 """Dimensions of every layout's mesh, each with the layout field that is its size."""
 OTHER_DEGREES = {"cp": "context_parallel"}
 """Dimensions that some layouts have."""
+DIMENSIONS = {**DEGREES, **OTHER_DEGREES}
 DERIVED = tuple(name for name, axis in AXES.items() if axis.is_derived)
 """Fields that follow from the world size or the global batch, unless accumulation is an axis."""
 EXPERT_GROUPS = ("expert_parallel", "expert_tensor_parallel")
@@ -603,9 +604,6 @@ def layout_mesh(fields: Mapping[str, Any], order: str = AXES["rank_order"].defau
     Context-parallel ranks are next to the tensor-parallel ones, as in megatron/core/parallel_state.py and
     torchtitan/distributed/parallel_dims.py.
     """
-    defaults = {name: None if name in DERIVED else AXES[name].default for name in _DIMENSIONS.values()}
-    sizes = {dim: fields.get(name, defaults[name]) for dim, name in _DIMENSIONS.items()}
+    defaults = {name: None if name in DERIVED else AXES[name].default for name in DIMENSIONS.values()}
+    sizes = {dim: fields.get(name, defaults[name]) for dim, name in DIMENSIONS.items()}
     return RankMesh.ordered(order.replace("tp-", "tp-cp-"), sizes)
-
-
-_DIMENSIONS = {**DEGREES, **OTHER_DEGREES}

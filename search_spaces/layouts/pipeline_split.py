@@ -15,7 +15,11 @@ SPLIT_FIELDS = ("pipeline_split", "first_stage_layers", "last_stage_layers")
 @dataclass(frozen=True)
 class GivenSplit:
     """Split of layers over the model chunks of a pipeline that a layout gives: evenly, with the embedding, the loss or
-    both counted as a layer, or with the layers of the `first` and the `last` stage given and the others even."""
+    both counted as a layer, or with the layers of the `first` and the `last` stage given and the others even.
+
+    Where the layers of a given stage do not divide over its chunks, these have as many as those of other stages, but
+    for the model's first or last chunk, which has the rest.
+    """
 
     stages: int
     chunks: int
@@ -54,6 +58,11 @@ class GivenSplit:
     def gives_no_stage(self) -> bool:
         return self.first is None and self.last is None
 
+    @property
+    def has_uneven_stage(self) -> bool:
+        """True where the chunks of a stage have different numbers of layers."""
+        return any((given or 0) % self.chunks for given in (self.first, self.last))
+
     def chunk_layers(self, num_layers: int) -> tuple[int, ...] | None:
         """Layers of each chunk, first to last; None where they do not divide, or a chunk would have none.
 
@@ -76,8 +85,11 @@ class GivenSplit:
         middle = self.stages - len(counts)
         each = (num_layers - sum(counts.values())) // middle if middle else 0
         of_stages = [counts.get(stage, each) for stage in range(self.stages)]
-        is_whole = all(layers % self.chunks == 0 for layers in of_stages)
-        return tuple(layers // self.chunks for layers in of_stages) * self.chunks if is_whole else None
+        usual, rest = divmod(each, self.chunks)
+        layers = [usual if of_stage % self.chunks else of_stage // self.chunks for of_stage in of_stages] * self.chunks
+        layers[0] += of_stages[0] - sum(layers[:: self.stages])
+        layers[-1] += of_stages[-1] - sum(layers[self.stages - 1 :: self.stages])
+        return None if rest else tuple(layers)
 
 
 def even_chunk_layers(model: ModelShape, layout: Layout) -> tuple[int, ...]:

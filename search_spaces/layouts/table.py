@@ -145,16 +145,16 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
         return self.take(firsts)
 
     def answers(
-        self, ask: Callable[[Layout], Answer], rows: np.ndarray | None = None
+        self, ask: Callable[[Layout], Answer], rows: np.ndarray | None = None, read: Iterable[str] = ()
     ) -> tuple[list[Answer], np.ndarray]:
         """What a function says of the layouts, or of those in some rows: its answers, and for each row the index of its
         own.
 
-        The function is asked once for each combination of values of the fields that it reads; it may read nothing else
-        that changes.
+        The function is asked once for each combination of values of the fields that it reads, of which `read` are
+        known; it may read nothing else that changes.
         """
         rows = np.arange(len(self)) if rows is None else rows
-        read: set[str] = set()
+        read = {*read}
         while True:
             known = sorted(read)
             firsts, of_row = self._combinations(known, rows)
@@ -173,7 +173,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
 
     def values(self, name: str) -> set[Any]:
         """Values of a field that occur."""
-        return {decode(name, number) for number in np.unique(self[name]).tolist()}
+        return {decode(name, number) for number in _distinct(self[name])}
 
     def _combinations(self, names: Iterable[str], rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """`combinations_of` these fields in some rows, combinations in the order of the fields."""
@@ -198,7 +198,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
     def _of_values(self, name: str, function: Callable[[Any], Any]) -> list[Any]:
         """A function of the field's value in each row; of each distinct number once."""
         column = self[name]
-        found = {number: function(decode(name, number)) for number in np.unique(column).tolist()}
+        found = {number: function(decode(name, number)) for number in _distinct(column)}
         return [*found.values()] * len(column) if len(found) == 1 else [found[number] for number in column.tolist()]
 
 
@@ -218,6 +218,12 @@ class _Row(Layout):
             return object.__getattribute__(self, name)
         own["_read"].add(name)
         return decode(name, int(own["_table"][name][own["_row"]]))
+
+
+def _distinct(column: np.ndarray) -> list[int]:
+    """The numbers of a column, ascending."""
+    is_small = column.max(initial=0) <= len(column)
+    return (np.flatnonzero(np.bincount(column)) if is_small else np.unique(column)).tolist()
 
 
 def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,13 +3,14 @@ Standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cache
 
-from search_spaces.engines import OWN_ENGINES, is_emulated
+from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES, is_emulated
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import EngineRules, Rule, RuleViolation, lacking_features, refused
+from search_spaces.rules.rule import EngineRules, OfModel, Rule, builds_only
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 
@@ -24,37 +25,29 @@ def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = 
 def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
     """Rules of an engine's layouts, in the order in which they are checked."""
     trainer = "Parlay's trainer" if tuple(engines) == OWN_ENGINES else "the search's trainer"
-    is_known = refused(
+    is_known = Rule(
         ("engine",),
         lambda engine: engine not in engines,
         f"{trainer} supports {', '.join(reversed(tuple(engines)))}",
         "set engine to one of these, or launcher.kind to simulated",
         name="engine_mismatch",
     )
-    return (is_known, lambda layout, model: lacking_features(engine, model), *engines.get(engine, ()))
+    return (is_known, *features_of(engine), *engines.get(engine, ()))
 
 
-def first_problem(name: str, rule: Rule, model: ModelShape, layout: Layout) -> Problem | None:
-    """The first violation of a rule by a layout in canonical form, under this name."""
-    return next((_problem(name, found) for found in rule(layout, model)), None)
+@cache
+def features_of(engine: str) -> tuple[Rule, ...]:
+    """Rules that allow only features of a model that the engine builds."""
+    return builds_only(ENGINE_PROFILES[engine].model_features, f"engine {engine}")
 
 
-def feature_violations(name: str, engine: str, model: ModelShape) -> Iterator[Problem]:
-    """Every feature of the model that the engine does not build, under this name."""
-    return (_problem(name, found) for found in lacking_features(engine, model))
-
-
-def rule_violations(name: str, rules: Sequence[Rule], layout: Layout, model: ModelShape) -> Iterator[Problem]:
+def rule_violations(name: str, rules: Iterable[Rule], layout: Layout, model: ModelShape) -> Iterator[Problem]:
     """Every one of these rules that the layout violates, under this name.
 
     The layout is checked in canonical form: a field without effect violates no rule.
     """
-    canonical = layout.canonical()
-    return (_problem(name, found) for rule in rules for found in rule(canonical, model))
-
-
-def _problem(name: str, found: RuleViolation) -> Problem:
-    return Problem(f"{name}.{found.name}", found.message, found.rule, found.fix)
+    canonical, task = layout.canonical(), OfModel(model)
+    return (problem for rule in rules if (problem := rule.problem(canonical, task, name)) is not None)
 
 
 def mixed_engines_problem(engines: Iterable[str], accelerator: str, fix: str, key: str) -> Problem | None:

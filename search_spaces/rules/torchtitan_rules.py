@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import V_SCHEDULES
+from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.rules.engine_rules import (
     TORCH_SCHEDULE_RULES,
-    Rule,
-    at_least,
-    clashes,
-    engine_limits,
     flash_heads,
     given_stages,
-    is_given,
     quantized_products,
-    refused,
     sharded_replicas,
     some_layers_recomputed,
 )
+from search_spaces.rules.rule import Rule, at_least, clashes, engine_limits, is_given, is_not
 
 FLEX_BLOCK = 128
 """Positions of a block of FlexAttention's masks; torch 2.13, torch/distributed/tensor/experimental/_context_parallel/
@@ -35,7 +31,7 @@ _TOGETHER: tuple[Rule, ...] = (
     clashes("last_stage_layers", {"pipeline_schedule": V_SCHEDULES}, _V_STAGES),
     clashes(
         "pipeline_schedule",
-        {"virtual_pipeline_stages": lambda chunks: chunks != 2},
+        {"virtual_pipeline_stages": is_not(2)},
         "a V schedule has exactly two model chunks a rank, the second ones in reverse order",
         values=V_SCHEDULES,
         fix="set virtual_pipeline_stages to 2",
@@ -93,13 +89,13 @@ _TOGETHER: tuple[Rule, ...] = (
         "recompute_modules",
         {"activation_checkpointing": ("selective",)},
         "torchtitan recomputes selected operations (ops), not modules",
-        values=lambda modules: modules != "ops",
+        values=is_not("ops"),
         fix="leave recompute_modules out, or set activation_checkpointing to full or none",
     ),
 )
 
 _SIZES: tuple[Rule, ...] = (
-    refused(
+    Rule(
         ("grad_accum_steps", "pipeline_parallel"),
         lambda steps, stages: steps < 2 * stages,
         "dualpipev needs at least 2 x pipeline_parallel micro-batches a step",
@@ -107,14 +103,14 @@ _SIZES: tuple[Rule, ...] = (
         beside={"pipeline_schedule": ("dualpipev",)},
         name="micro_batches",
     ),
-    refused(
+    Rule(
         ("model.seq_length", "context_parallel"),
         lambda length, context: context > 1 and length % (FLEX_BLOCK * context),
         f"each context-parallel rank has whole blocks of FlexAttention's mask, {FLEX_BLOCK} positions each",
         "use a smaller context_parallel, or another seq_length",
         name="context_blocks",
     ),
-    refused(
+    Rule(
         ("model.seq_length", "context_parallel", "tensor_parallel", "sequence_parallel"),
         lambda length, context, tensor, is_split: context > 1 and length % (2 * context * (tensor if is_split else 1)),
         "2 x context_parallel divides seq_length; with sequence_parallel tensor-parallel ranks split the positions of a"
@@ -122,14 +118,14 @@ _SIZES: tuple[Rule, ...] = (
         "use a smaller context_parallel or tensor_parallel, or set sequence_parallel to false",
         name="context_sequence",
     ),
-    refused(
+    Rule(
         ("expert_tensor_parallel", "expert_parallel", "tensor_parallel"),
         lambda split, ranks, tensor: split != (tensor if ranks == 1 else 1),
         "torchtitan splits experts over the tensor-parallel ranks where expert_parallel is 1, and never otherwise",
         "set expert_tensor_parallel to {tensor_parallel} with expert_parallel 1, else to 1",
         beside={"model.num_experts": is_given},
     ),
-    refused(
+    Rule(
         ("expert_parallel", "tensor_parallel"),
         lambda ranks, tensor: tensor % ranks,
         "torchtitan distributes experts over ranks that shard, not over replicas",
@@ -145,9 +141,9 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
     *_SIZES,
     *_TOGETHER,
     flash_heads,
-    quantized_products,
+    *quantized_products(TORCHAO_RECIPES),
     some_layers_recomputed,
-    engine_limits(
+    *engine_limits(
         TORCHTITAN,
         {
             "zero_stage": (0, 2, 3),
@@ -157,8 +153,10 @@ TORCHTITAN_RULES: tuple[Rule, ...] = (
             "rank_order": ("tp-dp-pp",),
             "overlap_comm": (False,),
             "bucket_mib": (None,),
+            "model.norm": ("rmsnorm",),
+            "model.position_embedding": ("rotary",),
+            "model.gated_mlp": (True,),
         },
-        {"norm": ("rmsnorm",), "position_embedding": ("rotary",), "gated_mlp": (True,)},
     ),
 )
 """Rules of torchtitan's llama3 and qwen3. FSDP always overlaps and has no buckets."""

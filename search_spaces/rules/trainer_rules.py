@@ -14,21 +14,14 @@ from search_spaces.rules.engine_rules import (
     MEGATRON_RULES,
     MEGATRON_SCHEDULES,
     TORCH_RULES,
-    Clash,
-    EngineRules,
-    Rule,
-    at_least,
     bf16_reductions,
-    clashes,
-    engine_limits,
-    is_given,
     overlap_in_pipeline,
-    refused,
     sharded_replicas,
 )
+from search_spaces.rules.rule import Clash, EngineRules, Rule, at_least, clashes, engine_limits, is_given
 from search_spaces.rules.torchtitan_rules import TORCHTITAN_RULES
 
-_sequence = refused(
+_sequence = Rule(
     ("model.seq_length", "tensor_parallel"),
     lambda length, tensor: length % tensor,
     "sequence_parallel splits the sequence evenly over the tensor-parallel ranks",
@@ -36,7 +29,7 @@ _sequence = refused(
     beside={"sequence_parallel": (True,)},
     name="sequence",
 )
-_rotary = refused(
+_rotary = Rule(
     ("model.head_size",),
     lambda size: size % 2,
     "rotary embeddings rotate pairs of a head's elements, so the head size is even",
@@ -44,7 +37,7 @@ _rotary = refused(
     beside={"model.position_embedding": ("rotary",)},
     name="rotary",
 )
-_experts_as_layers = refused(
+_experts_as_layers = Rule(
     ("expert_tensor_parallel", "tensor_parallel"),
     lambda split, tensor: split != tensor,
     "engine {engine} splits every expert over the tensor-parallel ranks, as all other layers",
@@ -73,7 +66,7 @@ _IS_GPT2 = _is_shape(_GPT2)
 # transformers 5.23: models/gpt2, models/llama, models/qwen2 and models/qwen3; accelerate 1.15: accelerator.py and
 # utils/fsdp_utils.py.
 _ACCELERATE: tuple[Rule, ...] = (
-    refused(
+    Rule(
         _SHAPE,
         lambda *shape: shape not in (_GPT2, _LLAMA),
         "engine accelerate builds transformers' Llama, Qwen2 and Qwen3 (rotary, rmsnorm, gated_mlp true) or GPT-2"
@@ -81,7 +74,7 @@ _ACCELERATE: tuple[Rule, ...] = (
         "use one of these shapes, or another engine",
         name="model",
     ),
-    refused(
+    Rule(
         ("model.num_key_value_heads", "model.num_attention_heads"),
         lambda groups, heads: groups != heads,
         "transformers' GPT-2 has a key-value head for each attention head",
@@ -89,14 +82,14 @@ _ACCELERATE: tuple[Rule, ...] = (
         beside=_IS_GPT2,
         name="kv_heads",
     ),
-    refused(
+    Rule(
         ("model.attention_head_size", "model.num_attention_heads", "model.hidden_size"),
         lambda size, heads, hidden: size * heads != hidden,
         "transformers' GPT-2 has heads of hidden_size / num_attention_heads",
         "leave attention_head_size out, or use a Llama's shape",
         beside=_IS_GPT2,
     ),
-    refused(
+    Rule(
         ("model.hidden_size", "model.num_attention_heads"),
         lambda hidden, heads: hidden % heads,
         "transformers' Llama takes only a hidden_size that num_attention_heads divides",
@@ -116,7 +109,7 @@ _ACCELERATE: tuple[Rule, ...] = (
         " normalises nothing",
     ),
     sharded_replicas,
-    engine_limits(
+    *engine_limits(
         ACCELERATE,
         {
             "tensor_parallel": (1,),
@@ -142,7 +135,7 @@ OWN_RULES: EngineRules = {
         clashes("model.num_experts", {"model.linear_biases": (True,)}, "engine {engine} has experts without biases"),
         _sequence,
         _rotary,
-        engine_limits(
+        *engine_limits(
             MEGATRON_CORE,
             {
                 "zero_stage": (0, 1),
@@ -172,8 +165,8 @@ OWN_RULES: EngineRules = {
         _rotary,
         *_masked_flash,
         _experts_as_layers,
-        engine_limits("deepspeed"),
+        *engine_limits("deepspeed"),
     ),
-    "torch": (*TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, engine_limits("torch")),
+    "torch": (*TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, *engine_limits("torch")),
 }
 """Rules of the engines of Parlay's trainer."""

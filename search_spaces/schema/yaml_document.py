@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 
 from search_spaces.errors import InputError, Problem, format_value
-from search_spaces.plain_file import open_named
+from search_spaces.plain_file import open_named, refusing_unreadable
 from search_spaces.schema.unsafe_text import PRINTABLE, is_printable, looks_secret, secret_problem
 
 MAX_BYTES = 2**20
@@ -67,18 +67,8 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """The mapping in this file; InputError with the line of the first syntax error."""
-    try:
-        with open_named(path) as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError.of(
-            "file",
-            f"cannot be read: {error.strerror or error}",
-            file=str(path),
-            value=str(path),
-            rule="the file exists and is readable",
-            fix="check its name; `parlay init > search.yaml` writes an example",
-        ) from error
+    with refusing_unreadable(path), open_named(path) as stream:
+        raw = stream.read(MAX_BYTES + 1)
     return parse_document(raw, str(path), path.absolute().parent)
 
 

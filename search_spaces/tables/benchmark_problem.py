@@ -16,7 +16,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.layout_rules import first_violation, rules_named
+from search_spaces.rules.layout_rules import is_valid, rules_named
 from search_spaces.tables.measured_table import Observation
 
 # Rules without exception: most trainers pad the vocabulary themselves, and key-value heads may be replicated.
@@ -146,7 +146,7 @@ def _violates_every_engine(rows: list[Observation]) -> list[bool]:
     table = LayoutTable.of(row.layout for row in rows)
     workload = Workload(first.model, first.cluster, first.global_batch_size)
     ranks, batch = table.num_gpus, table.global_batch_size
-    broken = first_violation(table, workload, _ENGINE_INDEPENDENT_RULES) < len(_ENGINE_INDEPENDENT_RULES)
+    broken = ~is_valid(table, workload, _ENGINE_INDEPENDENT_RULES)
     broken |= (ranks != first.cluster.num_gpus) | (batch != first.global_batch_size)
     return (broken & np.array([row.outcome != "ok" for row in rows])).tolist()
 

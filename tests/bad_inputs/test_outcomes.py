@@ -180,7 +180,7 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_search(search):
     (search.path / "trials" / "t0002").symlink_to(away)
     request = factory(search).request(replace(TRIAL, trial="t0002"), replace(ATTEMPT, trial="t0002"))
     with pytest.raises(OSError, match="is outside"):
-        request.write_spec(search.path)
+        request.folder.write_spec(search.path, request.spec.to_json())
     assert list(away.iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.ray.launcher import RayLauncher
@@ -26,6 +26,7 @@ from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
+from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import Observation
@@ -47,6 +48,7 @@ from tests.orchestrator.launchers.attempts import (
     poll_one,
     rank_pids,
     result_of,
+    serve,
     wait_until_ended,
     wait_until_started,
     with_spec,
@@ -219,6 +221,7 @@ class SlurmPilotBench(SlurmBench):
     def __init__(self, root: Path, sandbox: SlurmSandbox):
         light_code(root / "code")  # the stand-in trial takes its place in it
         super().__init__(root, sandbox)
+        serve(self.launcher, root, search_id=self.search_id)
 
     def new_launcher(self) -> Launcher:
         work, rules, backoff = RemainingWork(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
@@ -280,11 +283,16 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         if request.param == "ray_warm":
             light_code(tmp_path / "code")
         runtime = request.getfixturevalue("ray_runtime")
-        yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACE_PERIODS))
+        launcher = RayLauncher(lambda: runtime, GRACE_PERIODS)
+        if request.param == "ray_warm":
+            serve(launcher, tmp_path)
+        yield ProcessBench(tmp_path, launcher)
     else:
         if request.param == "local_warm":
             light_code(tmp_path / "code")  # the stand-in trial takes its place in it
         launcher = LocalLauncher([[], []], GRACE_PERIODS)
+        if request.param == "local_warm":
+            serve(launcher, tmp_path)
         yield ProcessBench(tmp_path, launcher)
         launcher.close()
 

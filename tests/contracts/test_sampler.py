@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -125,22 +124,3 @@ def test_a_resumed_search_goes_on_as_the_uninterrupted_one_would_as_its_seed_dec
     whole = run_alone(make(), speed, 12)
     assert run_alone(make(), speed, 5, whole[:7]) == whole
     assert make(seed=3).ask(8, []) == make(seed=3).ask(8, [])
-
-
-def test_a_value_of_a_setting_to_which_a_failure_was_put_down_is_not_proposed_again(make):
-    values = ("env.NET=lo", "env.NET=nope", "env.NET=eth0")
-    candidates = [replace(layout, settings=settings) for layout in CANDIDATES[:4] for settings in values]
-    failure = TrialFeedback(candidates[1], reason=FailureReason.SETTING_FAILURE)
-    ran = [speed(candidates[0]), out_of_memory(candidates[2])]
-    asked = make(candidates).ask(len(candidates), [*ran, failure])
-    assert keys(asked) == keys([c for c in candidates if "nope" not in c.settings][2:])
-    assert len(make(candidates).ask(len(candidates), [*ran, failure, speed(candidates[4])])) == len(candidates) - 4
-    assert make(candidates[1:2]).ask(1, [failure]) == []
-
-
-def test_a_value_that_was_only_tried_beside_a_failing_one_is_still_proposed(make):
-    texts = ("env.NET=lo env.OMP=1", "env.NET=lo env.OMP=9", "env.NET=nope env.OMP=1", "env.NET=nope env.OMP=9")
-    of_first, of_second = ([replace(layout, settings=text) for text in texts] for layout in CANDIDATES[:2])
-    failed = [TrialFeedback(layout, reason=FailureReason.SETTING_FAILURE) for layout in of_first[2:]]
-    asked = make([*of_first, *of_second]).ask(8, [speed(of_first[0]), *failed])
-    assert keys(asked) == keys([of_first[1], *of_second[:2]])

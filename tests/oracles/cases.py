@@ -16,7 +16,7 @@ from search_spaces.layouts.layout import AXES, DEGREES, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.routing import BALANCED
-from search_spaces.rules.layout_rules import SPLIT_RULES, first_violation, rules_named
+from search_spaces.rules.layout_rules import SPLIT_RULES, is_valid, rules_named
 from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.parity_models import DRAWN_SHAPES
 from trials.measure_rules import MeasureRules
@@ -209,9 +209,8 @@ def _specs(engine: str) -> Iterator[TrialSpec]:
         drawn = {_layout(draw, engine, values): None for _ in range(NUM_DRAWS // len(SHAPES))}
         table = LayoutTable.of(drawn)
         workload = Workload(model, Cluster(ACCELERATORS["h100-80gb"], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
-        broken = first_violation(table, workload, _RULES)
-        for layout, first in zip(drawn, broken, strict=True):
-            if first == len(_RULES):
+        for layout, is_kept in zip(drawn, is_valid(table, workload, _RULES), strict=True):
+            if is_kept:
                 yield _spec(layout, shape)
 
 

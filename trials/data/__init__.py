@@ -1,1 +1,1 @@
-"""Training data: token files, their writer and reader, tokenizers."""
+"""Training data: Megatron's indexed datasets."""

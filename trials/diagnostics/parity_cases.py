@@ -23,7 +23,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
-from search_spaces.rules.layout_rules import LEAST_FLEX_HEAD, SPLIT_RULES, first_violation, rules_named
+from search_spaces.rules.layout_rules import LEAST_FLEX_HEAD, SPLIT_RULES, is_valid, layout_violations, rules_named
 from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.named_parity_cases import COMPILED, FEATURES, SILENT_ERRORS, TIED
 from trials.diagnostics.parity_models import DRAWN_SHAPES, model_of
@@ -254,9 +254,8 @@ def axis_values(case: Case) -> dict[str, Hashable]:
 
 def violated_rules(case: Case, accelerator: str) -> list[str]:
     """The rules that refuse a case, by their ids."""
-    table, workload = LayoutTable.of([case.layout]), _workload(case.model, accelerator)
-    layout_rules = [rule.code for rule in _RULES if not rule.is_satisfied(table, workload)[0]]
-    return layout_rules + [problem.code for problem in engine_violations(case.layout, case.model)]
+    found = layout_violations(case.layout, _workload(case.model, accelerator), _RULES)
+    return [problem.code for problem in (*found, *engine_violations(case.layout, case.model))]
 
 
 def _combinations(axes: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
@@ -274,8 +273,8 @@ def _valid(cases: Sequence[Case], accelerator: str) -> list[Case]:
 def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]:
     """The cases, all of one model, that satisfy the rules which their construction does not guarantee."""
     table = LayoutTable.of(case.layout for case in cases)
-    broken = first_violation(table, _workload(cases[0].model, accelerator), _RULES)
-    return [case for case, first in zip(cases, broken, strict=True) if first == len(_RULES)]
+    valid = is_valid(table, _workload(cases[0].model, accelerator), _RULES)
+    return [case for case, is_kept in zip(cases, valid, strict=True) if is_kept]
 
 
 def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:

@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,15 @@ class AttemptFolder:
     def rendezvous(self) -> Path:
         """Address of rank 0, where the ranks meet."""
         return self.path / "rendezvous"
+
+    def write_spec(self, root: Path, spec: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> None:
+        """Write spec.json of an attempt of the search in `root`, after this check of that folder. OSError if a link
+        leads outside of it, or nothing can be written."""
+        check()
+        if links_outside(self.path, root):
+            raise OSError(f"{self.path} is outside the search's folder")
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_bytes(self.spec, _json_bytes(spec))
 
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
@@ -209,7 +218,11 @@ class DamagedFile(ExternalError, ValueError):
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write `data` as JSON, atomically by a rename; ValueError for NaN."""
-    write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode("utf-8"))
+    write_bytes(path, _json_bytes(data))
+
+
+def _json_bytes(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=2, allow_nan=False) + "\n").encode("utf-8")
 
 
 def write_text(path: Path, text: str) -> None:

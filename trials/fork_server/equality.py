@@ -6,12 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from trials.fork_server.stub import surroundings
 
 PROGRAM = "trials.train"
 """The only program whose ranks are forked."""
@@ -52,89 +48,6 @@ CONTAINER_VARIABLE = "PARLAY_CONTAINER"
 """Environment variable: identifies image and options of the rank's container, where it has one."""
 _OF_THE_CONTAINER = ("mnt", "user")
 """Namespaces that each start of a container makes anew."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A rank to fork, as its stub describes it; text of the operating system is in bytes."""
-
-    argv: tuple[bytes, ...]
-    directory: bytes
-    environment: Mapping[bytes, bytes]
-    umask: int
-    affinity: frozenset[int]
-    ignored: tuple[int, ...]
-    blocked: tuple[int, ...]
-    surroundings: Mapping[str, Any]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Request:
-        """Raises KeyError, TypeError, ValueError for anything but a request."""
-        return cls(
-            argv=tuple(map(_bytes, data["argv"])),
-            directory=_bytes(data["directory"]),
-            environment={_bytes(name): _bytes(value) for name, value in data["environment"].items()},
-            umask=int(data["umask"]),
-            affinity=frozenset(map(int, data["affinity"])),
-            ignored=tuple(map(int, data["ignored"])),
-            blocked=tuple(map(int, data["blocked"])),
-            surroundings={name: data[name] for name in surroundings()},
-        )
-
-
-@dataclass(frozen=True)
-class Identity:
-    """All of a server in which a request must equal it. `environment` is that of its own start, before any import."""
-
-    preload: str
-    interpreter: str
-    environment: Mapping[bytes, bytes]
-    affinity: frozenset[int]
-    surroundings: Mapping[str, Any]
-
-    @classmethod
-    def of_this_process(cls, preload: str) -> Identity:
-        return cls(
-            preload=preload,
-            interpreter=os.path.abspath(sys.executable),
-            environment=initial_environment(),
-            affinity=frozenset(os.sched_getaffinity(0)),
-            surroundings=surroundings(),
-        )
-
-
-def initial_environment() -> dict[bytes, bytes]:
-    """The environment with which this process was executed: Python's start may have added to it."""
-    entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    return {name: value for name, found, value in (entry.partition(b"=") for entry in entries) if found}
-
-
-def difference(request: Request, server: Identity) -> str | None:
-    """The first thing in which the request differs from the server, without its value; None where it is equal."""
-    return next(_differences(request, server), None)
-
-
-def _differences(request: Request, server: Identity) -> Iterator[str]:
-    if request.argv[1:3] != (b"-m", PROGRAM.encode()) or len(request.argv) != 4:
-        yield f"it forks ranks of python -m {PROGRAM} SPEC only"
-        return
-    wanted = request.environment.get(PRELOAD_VARIABLE.encode(), b"")
-    if wanted != server.preload.encode():
-        yield f"it has imported {server.preload}, the rank needs {os.fsdecode(wanted) or 'another program'}"
-    if not _is_same_interpreter(request, server.interpreter):
-        yield "the rank's interpreter is another one"
-    for name in _differing_variables(request.environment, server.environment):
-        yield f"the environment variable {name} differs"
-    theirs, ours = request.surroundings, server.surroundings
-    if _are_of_one_container(request.environment, server.environment):
-        theirs, ours = _without_container(theirs), _without_container(ours)
-    for name, value in ours.items():
-        if theirs[name] != value:
-            yield f"{_WORDS[name]} differ{_which(value, theirs[name])}"
-    if not request.affinity <= server.affinity:
-        yield "the rank may run on cores on which the server may not"
-
-
 _WORDS = {
     "limits": "the resource limits",
     "namespaces": "the namespaces (the container)",
@@ -145,16 +58,39 @@ _WORDS = {
 }
 
 
-def _are_of_one_container(theirs: Mapping[bytes, bytes], ours: Mapping[bytes, bytes]) -> bool:
-    """True where the launcher started both in a container of the same image and options."""
-    name = CONTAINER_VARIABLE.encode()
-    return bool(ours.get(name)) and theirs.get(name) == ours.get(name)
+def difference(request: Mapping[str, Any], server: Mapping[str, Any], preload: str) -> str | None:
+    """Return the first thing in which a request differs from its server, without its value; None where it is equal.
+
+    Both are descriptions of a process (`stub.describe`), the server's of its own start, before any import.
+    """
+    return next(_differences(request, server, preload), None)
 
 
-def _without_container(surroundings: Mapping[str, Any]) -> dict[str, Any]:
-    """The surroundings without what two starts of one container differ in."""
-    namespaces = {name: link for name, link in surroundings["namespaces"].items() if name not in _OF_THE_CONTAINER}
-    return {**surroundings, "namespaces": namespaces, "root": None}
+def _differences(request: Mapping[str, Any], server: Mapping[str, Any], preload: str) -> Iterator[str]:
+    theirs, ours = request["environment"], server["environment"]
+    if request["argv"][1:3] != ["-m", PROGRAM] or len(request["argv"]) != 4:
+        yield f"it forks ranks of python -m {PROGRAM} SPEC only"
+    if (wanted := theirs.get(PRELOAD_VARIABLE)) != preload:
+        yield f"it has imported {preload}, the rank needs {wanted or 'another program'}"
+    if not _is_same_interpreter(request["argv"][0], theirs.get("PATH", "")):
+        yield "the rank's interpreter is another one"
+    for name in sorted({*theirs, *ours}):
+        if theirs.get(name) != ours.get(name) and not is_safe(name):
+            yield f"the environment variable {name} differs"
+    container = theirs.get(CONTAINER_VARIABLE)
+    if container and container == ours.get(CONTAINER_VARIABLE):
+        request, server = _without_container(request), _without_container(server)
+    for name, words in _WORDS.items():
+        if request[name] != server[name]:
+            yield f"{words} differ{_which(server[name], request[name])}"
+    if not set(request["affinity"]) <= set(server["affinity"]):
+        yield "the rank may run on cores on which the server may not"
+
+
+def _without_container(process: Mapping[str, Any]) -> dict[str, Any]:
+    """The description without what two starts of one container differ in."""
+    namespaces = {name: link for name, link in process["namespaces"].items() if name not in _OF_THE_CONTAINER}
+    return {**process, "namespaces": namespaces, "root": None}
 
 
 def _which(ours: Any, theirs: Any) -> str:
@@ -164,22 +100,17 @@ def _which(ours: Any, theirs: Any) -> str:
     return f": {', '.join(names)}"
 
 
-def _is_same_interpreter(request: Request, interpreter: str) -> bool:
+def _is_same_interpreter(python: str, search_path: str) -> bool:
     """True for the same path and the same file: one path of another environment may lead to the same file."""
-    search_path = os.fsdecode(request.environment.get(b"PATH", b""))
-    found = shutil.which(os.fsdecode(request.argv[0]), path=search_path or None)
-    return found is not None and os.path.abspath(found) == interpreter
+    found = shutil.which(native(python), path=native(search_path) or None)
+    return found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
 
 
-def _differing_variables(theirs: Mapping[bytes, bytes], ours: Mapping[bytes, bytes]) -> Sequence[str]:
-    names = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
-    return [text for name in names if not is_safe(text := os.fsdecode(name))]
+def native(text: str) -> str:
+    """Text of a description as Python has it in this process."""
+    return os.fsdecode(text.encode("latin-1"))
 
 
 def is_safe(name: str) -> bool:
     """True for a variable that may differ."""
     return name in SAFE_VARIABLES or name.startswith(tuple(SAFE_PREFIXES))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("latin-1")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from trials.ranks.environment import prepare_imports
 from trials.trainers.base import PRELOADS
 
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
-_PROC = Path("/proc/self")
 
 
 class CannotFork(Exception):
@@ -23,12 +23,11 @@ def import_all(preload: str) -> None:
     if preload not in PRELOADS:
         raise CannotFork(f"there is no preload {preload!r:.80}, only {', '.join(PRELOADS)}")
     engine, _, device = preload.partition("/")
-    on_cpu = device == "cpu"
-    prepare_imports(engine, on_cpu, os.environ)
+    prepare_imports(engine, device == "cpu", os.environ)
     try:
         from trials.train.preload import import_engine
 
-        import_engine(engine, on_cpu)
+        import_engine(engine, device == "cpu")
     except Exception as error:
         raise CannotFork(f"the import failed: {type(error).__name__}: {error}") from error
 
@@ -38,11 +37,14 @@ def require_forkable() -> None:
 
     A fork has one thread only, and locks that others hold stay locked. A driver's context does not survive a fork.
     """
-    _end_threads_that_heed_forks()
-    threads = thread_names()
-    if len(threads) > 1:
-        raise CannotFork(f"an import has started {len(threads) - 1} threads: {', '.join(threads[1:])}")
-    if devices := open_devices():
+    # OpenBLAS, which numpy brings, ends its threads before a fork and starts them again when they are next needed.
+    # Other libraries' threads stay and are counted.
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    if threads := _threads()[1:]:
+        raise CannotFork(f"an import has started {len(threads)} threads: {', '.join(threads)}")
+    if devices := _open_devices():
         raise CannotFork(f"an import has opened {', '.join(devices)}")
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -55,35 +57,16 @@ def freeze() -> None:
     gc.freeze()
 
 
-def resident_mib() -> int:
-    """Host memory of this process, in MiB."""
-    (line,) = (line for line in (_PROC / "status").read_text().splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) // 1024
-
-
-def thread_names() -> list[str]:
+def _threads() -> list[str]:
     """Names of this process's threads, the main one first."""
-    tasks = sorted((_PROC / "task").iterdir(), key=lambda task: int(task.name))
+    tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
     return [(task / "comm").read_text().strip() for task in tasks]
 
 
-def open_devices() -> list[str]:
+def _open_devices() -> list[str]:
     """Device files of accelerators that this process has open."""
     found = set()
-    for descriptor in os.listdir(_PROC / "fd"):
-        try:
-            path = os.readlink(_PROC / "fd" / descriptor)
-        except OSError:
-            continue  # the listing's own
-        if path.startswith(DEVICE_FILES):
-            found.add(path)
-    return sorted(found)
-
-
-def _end_threads_that_heed_forks() -> None:
-    """Fork once for nothing: OpenBLAS, which numpy brings, ends its threads before a fork and starts them again when
-    they are next needed, in parent and child. Other libraries' threads stay and are counted."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sorted(path for path in found if path.startswith(DEVICE_FILES))

@@ -1,4 +1,4 @@
-"""Epoch time and loss of a trial: one pass over its token file. Pure; standard library only."""
+"""Epoch time and loss of a trial: one pass over its dataset. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trials.trial import TrialSpec
 
 
 def steps_per_epoch(spec: TrialSpec) -> int | None:
-    """Steps until every sequence of the token file has been trained on once (docs/data.md); None without such a file.
+    """Steps until every sequence of the dataset has been trained on once (docs/data.md); None for synthetic data.
 
-    The last of them may begin the file again, where the epoch is not a multiple of the global batch.
+    The last of them may begin it again, where the epoch is not a multiple of the global batch.
     """
     num_tokens = spec.trainer.get("data", {}).get("num_tokens") if spec.reads_tokens else None
     if num_tokens is None:

@@ -14,18 +14,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from trials.fork_server.owner import ForkServers
 from trials.pilot.cost_splitter import CostSplitter
 from trials.pilot.files import (
     COULD_NOT_START,
+    FORK_SERVER_SCRIPT,
     PilotFolder,
     PilotPlan,
+    PlainStarts,
     StepEnd,
     StepEndReason,
     StepFileKind,
     StepRequest,
     write,
 )
-from trials.pilot.fork_servers import ForkServers
 from trials.pilot.step import Step, number_script
 
 TURN_S = 0.25
@@ -52,12 +54,10 @@ class Agent:
         self._last_beat = -HEARTBEAT_S
         self._known_steps: set[str] = set()
         self._steps: dict[str, Step] = {}
-        self._servers = ForkServers(folder, plan.num_nodes)
-        self._awaited: dict[str, str] = {}
-        self._memory_kills: dict[str, int] = {}
+        self._servers = ForkServers(self._note_plain_starts)
         self._started: set[str] = set()
         self._ends: dict[str, StepEnd] = {}
-        self._terminated = self._is_preparing = False
+        self._terminated = False
 
     def run(self) -> None:
         while not (self._terminated or self._is_done):
@@ -72,7 +72,7 @@ class Agent:
 
     @property
     def _is_done(self) -> bool:
-        if self._steps or self._ends or self._is_preparing:
+        if self._steps or self._ends:
             return False
         return time.monotonic() - self._idle_since >= self._plan.idle_s or self._folder.drain.exists()
 
@@ -80,12 +80,10 @@ class Agent:
         for step in self._steps.values():
             step.poll()  # first, so that limits hold even if files cannot be read or written
         self._beat()
-        self._is_preparing = False
         for name, seen in sorted(self._folder.step_files().items()):
             if StepFileKind.REQUESTED in seen and self._folder.take(name, StepFileKind.CLAIMED):
                 seen.add(StepFileKind.CLAIMED)
-            is_new = StepFileKind.CLAIMED in seen and name not in self._known_steps
-            if is_new and (StepFileKind.CANCEL in seen or self._is_prepared(name)):
+            if StepFileKind.CLAIMED in seen and name not in self._known_steps:
                 self._begin(name)
             if StepFileKind.CANCEL in seen and name in self._steps:
                 self._steps[name].stop(StepEndReason.CANCELLED)
@@ -102,34 +100,15 @@ class Agent:
             self._folder.heartbeat.touch()
             self._last_beat = time.monotonic()
 
-    def _is_prepared(self, name: str) -> bool:
-        """True once it is known whether fork servers serve its ranks."""
-        try:
-            kind = self._folder.request(name, StepFileKind.CLAIMED).fork_servers
-        except (OSError, ValueError):
-            return True  # the start fails with the same error
-        if kind is None:
-            return True
-        awaited = [other for other in self._awaited.values() if other != kind]  # else two steps end each other's
-        in_use = [*(step.request.fork_servers for step in self._steps.values()), *awaited]
-        if self._servers.is_decided(kind, in_use):
-            return True
-        self._awaited[name] = kind
-        self._is_preparing = True
-        return False
-
     def _begin(self, name: str) -> None:
         """Start a step, once; if that fails, the step has ended with the error."""
-        self._awaited.pop(name, None)
         self._idle_since = time.monotonic()
         began_at = time.time()
         try:
             request = self._folder.request(name, StepFileKind.CLAIMED)
             self._charge_startup(request)
             self._known_steps.add(name)
-            kind = request.fork_servers
-            self._memory_kills[name] = self._servers.count_memory_kills(kind, request.nodes)
-            servers = None if kind is None else self._servers.folder(kind)
+            servers = self._fork_servers(name, request)
             self._steps[name] = Step(request, self._folder.steps / f"{name}.number", servers)
             self._costs.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError) as error:
@@ -137,6 +116,19 @@ class Agent:
             share = self._costs.settle(time.monotonic())
             self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0, share)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
+
+    def _fork_servers(self, name: str, request: StepRequest) -> Path | None:
+        """Folder of the servers that may fork the step's ranks; they are a step of their own on all nodes."""
+        if request.fork_servers is None:
+            return None
+        folder = self._folder.fork_servers(request.fork_servers).absolute()
+        serves = self._servers.serve(str(folder), name, ["bash", FORK_SERVER_SCRIPT])
+        return folder if serves else None
+
+    def _note_plain_starts(self, reason: str) -> None:
+        print(f"ranks start plain: {reason}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            write(self._folder.plain_starts, PlainStarts(reason))
 
     def _charge_startup(self, request: StepRequest) -> None:
         """Charge the first step for the time before this process started, as Slurm counts it."""
@@ -146,16 +138,9 @@ class Agent:
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)
-        if step.has_failed:
-            self._note_memory_kills(name, step)
+        self._servers.release(name)
         self._ends[name] = step.end(self._costs.end(name, time.monotonic()))
         self._idle_since = time.monotonic()
-
-    def _note_memory_kills(self, name: str, step: Step) -> None:
-        """Tell the step's log of kills that Slurm accounts to the step of the fork servers; only it is on its nodes."""
-        kills = self._servers.count_memory_kills(step.request.fork_servers, step.request.nodes)
-        if kills > self._memory_kills[name]:
-            step.note("oom_kill: the kernel killed a rank of this step, or its fork server, for memory")
 
     def _write_ends(self) -> None:
         for name, end in list(self._ends.items()):

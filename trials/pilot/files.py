@@ -22,6 +22,9 @@ PILOT_SCHEMA = "parlay.pilot/1"
 COULD_NOT_START = 127
 """Exit code of a step whose script or srun was not found, as bash has it."""
 
+FORK_SERVER_SCRIPT = "job.sh"
+"""Script of the step of one kind's fork servers, in their folder."""
+
 
 class StepFileKind(LowerStrEnum):
     """Kinds of a step's files, by their suffixes, in the order they appear; the driver writes `cancel` and
@@ -175,7 +178,7 @@ class PilotFolder:
         return self.path / "plain_starts.json"
 
     def fork_servers(self, name: str) -> Path:
-        """Folder of one kind of fork servers: the script of their step, its output, and a socket for each node."""
+        """Folder of one kind of fork servers: the script of their step, its log, and a socket for each node."""
         return self.path / "fork_servers" / name
 
     @property

@@ -58,15 +58,6 @@ class Step:
     def _log(self) -> Path:
         return Path(self.request.directory, "job.log")
 
-    @property
-    def has_failed(self) -> bool:
-        return self._process.poll() not in (None, 0)
-
-    def note(self, message: str) -> None:
-        """Append a line to its log."""
-        with suppress(OSError), open(self._log, "ab") as log:
-            log.write(f"{message}\n".encode())
-
     def poll(self) -> None:
         """Check whether it has its nodes and whether it is over; end it at its limit, repeatedly if needed."""
         now = time.monotonic()

@@ -23,7 +23,7 @@ from search_spaces.routing import Routing
 from search_spaces.schema.durations import Duration, format_duration
 from search_spaces.schema.sections import resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
-from trials.data.token_file import TokenFile, require_tokens
+from trials.data.indexed_dataset import IndexedDataset, require_tokens
 from trials.measure_rules import MeasureRules
 
 _DEFAULTS = MeasureRules()
@@ -175,13 +175,13 @@ class MeasureSection(Section):
 
 
 def _require_checksum(checksum: str) -> str:
-    """InputError for anything but a SHA-256 as in a token file's header."""
+    """InputError for anything but a SHA-256."""
     if re.fullmatch(_CHECKSUM, checksum) is None:
         raise InputError.of(
             "pattern",
             f"is {checksum!r:.100}",
             rule="sha256: and 64 hexadecimal digits",
-            fix="copy it from the output of parlay prepare, or remove the key",
+            fix="copy it from sha256sum of the .idx file, or remove the key",
             value=checksum,
         )
     return checksum
@@ -192,22 +192,22 @@ class DataSection(Section):
 
     kind: Literal["synthetic", "tokens"] = Field(
         default="synthetic",
-        description="synthetic: generated sequences, without waiting. tokens: a token file; the time a step waits for"
-        " it is part of the step.",
+        description="synthetic: generated sequences, without waiting. tokens: a dataset; the time a step waits for it"
+        " is part of the step.",
     )
     path: str | None = Field(
         default=None,
         min_length=1,
         max_length=4096,
-        description="tokens: a file that parlay prepare wrote, where compute nodes can read it.",
+        description="tokens: prefix of the .bin and .idx of a Megatron dataset, where compute nodes can read them.",
     )
     num_tokens: int | None = Field(
-        default=None, ge=1, description="tokens: number of tokens in the file. Default: the current number."
+        default=None, ge=1, description="tokens: number of tokens in the dataset. Default: the current number."
     )
     checksum: Annotated[str, AfterValidator(_require_checksum)] | None = Field(
         default=None,
         json_schema_extra={"pattern": _CHECKSUM},
-        description="tokens: the checksum in the file's header. Default: the current one.",
+        description="tokens: SHA-256 of the .idx file. Default: the current one.",
     )
     attention_mask: Literal["causal", "block_causal"] | None = Field(
         default=None,
@@ -226,8 +226,8 @@ class DataSection(Section):
             raise InputError.of(
                 "missing_key",
                 "required with kind tokens, and not given",
-                rule="tokens are read from a file",
-                fix="name the file that parlay prepare wrote",
+                rule="tokens are read from a dataset",
+                fix="name the prefix that --data-path of Megatron takes",
                 key="path",
             )
         of_tokens = ("path", "num_tokens", "checksum", "attention_mask")
@@ -236,7 +236,7 @@ class DataSection(Section):
             raise InputError.of(
                 "contradiction",
                 f"{given[0]} is given with kind synthetic",
-                rule="synthetic data is read from no file",
+                rule="synthetic data is read from no dataset",
                 fix=f"write kind: tokens, or remove {', '.join(given)}",
                 key=given[0],
                 value=getattr(self, given[0]),
@@ -252,11 +252,11 @@ class DataSection(Section):
         them."""
         if self.kind == "synthetic":
             return self
-        header = require_tokens(self.for_trials(), model)
-        return self.model_copy(update={"num_tokens": header.num_tokens, "checksum": header.checksum})
+        dataset = require_tokens(self.for_trials(), model)
+        return self.model_copy(update={"num_tokens": dataset.num_tokens, "checksum": dataset.checksum})
 
     def trained_model(self, model: ModelShape) -> ModelShape:
-        """The model as it trains on this data: with the file's documents where tokens attend only to their own."""
+        """The model as it trains on this data: with the dataset's documents where tokens attend only to their own."""
         if self.path is None or self.attention_mask != "block_causal":
             return model
-        return model.with_documents(TokenFile(Path(self.path)).mean_document_length(model.seq_length))
+        return model.with_documents(IndexedDataset(Path(self.path)).mean_document_length(model.seq_length))

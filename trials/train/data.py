@@ -1,4 +1,4 @@
-"""Training data of a data-parallel rank: synthetic sequences, or those of a token file."""
+"""Training data of a data-parallel rank: synthetic sequences, or those of a dataset."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.data.token_file import TokenFile
+from trials.data.indexed_dataset import IndexedDataset, open_dataset
 from trials.ranks.failures import TrialFailure, data_failures
 from trials.train.model.documents import Documents
 from trials.trial import FailureReason, TrialSpec
@@ -22,8 +21,8 @@ from trials.trial import FailureReason, TrialSpec
 # Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a variant.
 _HASHES = (2654435761, 2246822519)
 _PATTERNS = 16
-_TOKEN_TYPES = {2: torch.uint16, 4: torch.uint32}
-"""Type of a token by its bytes."""
+_TOKEN_TYPES = {"H": torch.uint16, "i": torch.int32}
+"""Type of a token by Python's code of the array that holds it."""
 _Sequences = tuple[torch.Tensor, tuple[tuple[int, ...], ...] | None]
 
 
@@ -111,14 +110,17 @@ def _synthetic_lengths(index: int, seq_length: int) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise(cuts))
 
 
-class TokenFileData(TrainingData):
-    """Sequences of a token file, read by a thread that prefetches one step.
+class DatasetData(TrainingData):
+    """Sequences of a dataset, read by a thread that prefetches one step.
 
-    The result of `begin` raises TrialFailure where the file is truncated, or has ids outside of its vocabulary.
+    The result of `begin` raises TrialFailure where a file is truncated, or has ids outside of the model's vocabulary.
     """
 
-    def __init__(self, file: TokenFile, model: ModelShape, layout: Layout, data_rank: int, device: torch.device):
-        self._file = file
+    def __init__(
+        self, dataset: IndexedDataset, model: ModelShape, layout: Layout, data_rank: int, device: torch.device
+    ):
+        self._dataset = dataset
+        self._vocab_size = model.vocab_size
         self._seq_length = model.seq_length
         self._is_by_document = model.document_length is not None
         self._layout = layout
@@ -148,17 +150,18 @@ class TokenFileData(TrainingData):
         indices = sample_indices(self._layout, self._data_rank, step).tolist()
         documents = None
         with data_failures():
-            samples = self._file.samples(indices, self._seq_length)
+            samples = self._dataset.samples(indices, self._seq_length)
             if self._is_by_document:
-                documents = tuple(self._file.document_lengths(indices, self._seq_length))
-        packed = torch.frombuffer(samples, dtype=_TOKEN_TYPES[self._file.header.token_bytes])
+                documents = tuple(self._dataset.document_lengths(indices, self._seq_length))
+        packed = torch.frombuffer(samples, dtype=_TOKEN_TYPES[samples.typecode])
         ids = packed.to(torch.int64).view(len(indices), self._seq_length + 1)
-        if (largest := int(ids.max())) >= self._file.header.vocab_size:
-            raise TrialFailure(
-                FailureReason.SCRIPT_ERROR,
-                f"token {largest} in step {step + 1}: the vocabulary of the token file has "
-                f"{self._file.header.vocab_size} ids; the file is damaged",
-            )
+        for token in (int(ids.min()), int(ids.max())):
+            if not 0 <= token < self._vocab_size:
+                raise TrialFailure(
+                    FailureReason.SCRIPT_ERROR,
+                    f"token {token} in step {step + 1}: model.vocab_size is {self._vocab_size}, at most"
+                    f" {self._vocab_size - 1} can be looked up; raise it to that of the dataset's tokenizer",
+                )
         return ids.pin_memory() if self._device.type == "cuda" else ids, documents
 
 
@@ -167,8 +170,8 @@ def training_data(spec: TrialSpec, data_rank: int, device: torch.device) -> Trai
     if not spec.reads_tokens:
         return SyntheticData(spec.model, spec.layout, data_rank, device)
     with data_failures():
-        file = TokenFile(Path(spec.trainer["data"]["path"]))
-    return TokenFileData(file, spec.model, spec.layout, data_rank, device)
+        dataset = open_dataset(spec.trainer["data"], spec.model)
+    return DatasetData(dataset, spec.model, spec.layout, data_rank, device)
 
 
 def sample_indices(layout: Layout, data_rank: int, step: int) -> torch.Tensor:

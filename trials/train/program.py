@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from search_spaces.errors import InputError, Problem
 from search_spaces.rules.check import engine_violations
-from trials.data.token_file import require_tokens
+from trials.data.indexed_dataset import open_dataset
 from trials.files.folders import AttemptFolder
 from trials.ranks.engine_packages import require_packages
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
@@ -81,10 +81,10 @@ def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:
 
 
 def require_data(spec: TrialSpec) -> None:
-    """TrialFailure where the token file is missing, was changed since the search began, or does not match the model."""
+    """TrialFailure where the dataset is missing, too short, or of another length than when the search began."""
     if spec.reads_tokens:
         with data_failures():
-            require_tokens(spec.trainer["data"], spec.model)
+            open_dataset(spec.trainer["data"], spec.model)
 
 
 def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:

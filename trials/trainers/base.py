@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 from search_spaces.engines import OWN_ENGINES
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import feature_violations, rule_violations
-from search_spaces.rules.engine_rules import EngineRules, Rule
+from search_spaces.rules.check import features_of, rule_violations
+from search_spaces.rules.rule import EngineRules, Rule
 from trials.trainers.common.log_lines import LogFormat
 from trials.trainers.table import Table
 from trials.trial import TrialSpec
@@ -60,8 +59,7 @@ class LayoutExport:
     def problem(self, layout: Layout, model: ModelShape) -> Problem | None:
         """The first feature of the model that the engine lacks, or rule that the layout violates, if any."""
         asked = replace(layout.canonical(), engine=self.engine, **self.left_out)
-        broken = rule_violations(self.name, self.rules, asked, model)
-        return next(chain(feature_violations(self.name, self.engine, model), broken), None)
+        return next(rule_violations(self.name, (*features_of(self.engine), *self.rules), asked, model), None)
 
 
 def first_rank(spec: TrialSpec) -> int:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from search_spaces.engines import TRAINER_ENGINES
-from search_spaces.rules.engine_rules import EngineRules
+from search_spaces.rules.rule import EngineRules
 from trials.trainers.base import Invocation, Trainer
 from trials.trainers.command.template import without_placeholders
 from trials.trainers.common.log_lines import NUMBER, LogFormat, command_format, number_in

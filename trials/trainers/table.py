@@ -170,11 +170,11 @@ class Table:
         return next((why for known, why in reasons if any(fnmatchcase(each, known) for each in names)), None)
 
     @property
-    def limits(self) -> tuple[dict[str, tuple], dict[str, tuple]]:
-        """The values of the layout's and of the model's fields, where the rows do not have all."""
+    def limits(self) -> dict[str, tuple[Any, ...]]:
+        """Values of the layout's fields, and of the model's as `model.NAME`, where the rows do not have all."""
+        known = dict.fromkeys(AXES, "") | dict.fromkeys(_OF_MODEL, "model.")
         limited = {row.field: row.values for row in self.rows if row.values is not None}
-        of_layout = {name: values for name, values in limited.items() if name in AXES}
-        return of_layout, {name: values for name, values in limited.items() if name in _OF_MODEL}
+        return {known[name] + name: values for name, values in limited.items() if name in known}
 
 
 def by_option(names: Mapping[str, str]) -> dict[str, str]:

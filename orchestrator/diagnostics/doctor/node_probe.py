@@ -12,16 +12,14 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, ok
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
 from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
 from orchestrator.diagnostics.doctor.ranks import old_torch_finding, selftest_findings
-from orchestrator.diagnostics.job import RESULTS_GRACE_S, launcher_reason, new_job, rank_failure
+from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
 from orchestrator.launchers.attempt_runner import AttemptRunner
-from orchestrator.launchers.base import LaunchRequest
 from orchestrator.preflight.trainer import python_of, ranks_run_here
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
-from trials.attempt_result import LaunchStatus
 from trials.diagnostics.node_probe import NodeProbeReport
-from trials.files.folders import SearchFolder
+from trials.files.folders import AttemptFolder, SearchFolder
 from trials.files.text import plural
 from trials.ledger.location import home_folder
 
@@ -40,20 +38,18 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
     Raises LaunchRefused, and KeyboardInterrupt after a requested stop.
     """
     cluster = probe_cluster(spec.cluster)
-    request = new_job(folder, cluster, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
+    program = Program(cluster, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S, NodeProbeReport.read)
     submitted = runner.launcher.now()
-    status = runner.run(request)
-    place = request.folder.path
-    if not status.failed:
-        runner.wait_until(lambda: NodeProbeReport.read(place) is not None, RESULTS_GRACE_S)
-    probe = NodeProbeReport.read(place)
-    if status.failed or probe is None:
-        yield _failure(status, request)
+    try:
+        attempt, probe = run_program(runner, folder, program)
+    except ProgramFailed as failed:
+        hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
+        yield error("job", f"the job ended without a report: {failed}", f"see {failed.log}{hint}")
         return
     nodes = list(dict.fromkeys(rank.node for rank in probe.ranks))
-    words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {place}"
+    words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {attempt.path}"
     yield ok("job", words)
-    yield from probe_findings(probe, cluster, nccl_log(request), JobTimestamps(submitted, runner.launcher.now()))
+    yield from probe_findings(probe, cluster, nccl_log(attempt), JobTimestamps(submitted, runner.launcher.now()))
     if not ranks_run_here(spec):  # else check_ranks has probed this machine's interpreter
         first = probe.ranks[0]
         if spec.trainer.kind == PARLAY and (old := old_torch_finding(first.torch, first.executable)):
@@ -62,22 +58,12 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
         yield from selftest_findings(spec, home_folder(), first.torch)
 
 
-def nccl_log(request: LaunchRequest) -> NcclLog:
+def nccl_log(attempt: AttemptFolder) -> NcclLog:
     """NCCL's output in the logs of all ranks."""
-    return merge_logs(parse_nccl_log(_read(log)) for log in request.folder.rank_logs())
+    return merge_logs(parse_nccl_log(_read(log)) for log in attempt.rank_logs())
 
 
 def _read(log: Path) -> str:
     """Beginning of the log, where transports are chosen."""
     with open_plain(log) as stream:
         return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
-
-
-def _failure(status: LaunchStatus, request: LaunchRequest) -> Finding:
-    """Error in the words of the failed rank, else of the launcher."""
-    fix = f"see the logs in {request.folder.path}"
-    if (failure := rank_failure(request.folder, status)) is not None:
-        return error("job", failure[1], fix)
-    words = launcher_reason(status, "its ranks left no report")
-    hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
-    return error("job", f"the job ended without a report: {words}", fix + hint)

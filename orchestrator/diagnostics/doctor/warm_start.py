@@ -15,7 +15,7 @@ from orchestrator.diagnostics.doctor.finding import Finding, note, ok
 from orchestrator.launchers.local.processes import PYTHON_VARIABLES
 from orchestrator.launchers.local.rank_groups import program_environment
 from orchestrator.preflight.trainer import python_of
-from search_spaces.decoding import parse_json
+from trials.fork_server.owner import CAN_FORK, CANNOT_FORK
 
 _LIMIT_S = 120.0  # torch on a busy file system
 _ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -45,11 +45,11 @@ def probe_preload(python: str, preload: str) -> str | None:
     inherited = {name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES}
     code = program_environment(str(Path(trials.__file__).parents[1]))
     environment = inherited | code | (_ON_CPU if preload.endswith("/cpu") else {})
-    command = [python, "-m", "trials.fork_server", "--check", preload]
+    command = [python, "-m", "trials.fork_server", preload]
     try:
-        refused = parse_json(bounded_output(command, environment, _LIMIT_S).strip().splitlines()[-1])["refused"]
+        last = next(reversed(bounded_output(command, environment, _LIMIT_S).splitlines()), "it printed nothing")
     except subprocess.TimeoutExpired:
         return f"the imports took more than {_LIMIT_S:.0f} s"
-    except (OSError, ValueError, LookupError, TypeError) as failed:
+    except (OSError, ValueError) as failed:
         return f"the check did not end: {failed!r:.200}"
-    return None if refused is None else str(refused)
+    return None if last == CAN_FORK else last.removeprefix(CANNOT_FORK)

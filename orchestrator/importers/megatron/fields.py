@@ -14,7 +14,7 @@ from orchestrator.importers.settings import FieldReaders, Setting, Settings
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.pipeline_split import GivenSplit
 from trials.trainers.common.megatron_core import ACTIVATIONS, is_latent
-from trials.trainers.common.megatron_layout import has_experts
+from trials.trainers.common.megatron_layout import PIPELINE_LAYOUT, has_experts
 from trials.trainers.table import Table
 
 _MOST_LAYERS = 10_000
@@ -23,7 +23,7 @@ _MOST_LAYERS = 10_000
 # -- the pipeline layout: the modules of every model chunk, such as `Ettt|tttt|tttL`
 # megatron/core/transformer/pipeline_parallel_layer_layout.py
 
-_LAYOUT, _STAGES = "pipeline_model_parallel_layout", "pipeline_model_parallel_size"
+_STAGES = "pipeline_model_parallel_size"
 _SAID_BY_LAYOUT = (
     "virtual_pipeline_model_parallel_size",
     *("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
@@ -40,14 +40,14 @@ def core_settings(given: Mapping[str, Setting], table: Table, notes: list[str], 
     InputError for a layout that is none of a search file's.
     """
     keys = Settings(given, table, notes, leaves_open)
-    if not keys.has(_LAYOUT):
+    if not keys.has(PIPELINE_LAYOUT):
         return keys
-    layout = given[_LAYOUT]
+    layout = given[PIPELINE_LAYOUT]
     doubt = layout.doubt or (given[_STAGES].doubt if _STAGES in given else None)
     stages = None if doubt else keys.count(_STAGES) or keys.default(_STAGES, 1)
     texts = None if layout.doubt else texts_of(layout.value)
     if not layout.doubt and (rule := _broken_rule(texts, stages, keys.count("num_layers"))):
-        raise InputError(keys.problem(_LAYOUT, rule))
+        raise InputError(keys.problem(PIPELINE_LAYOUT, rule))
     values: Sequence[Any] = [layout.value] * len(_SAID_BY_LAYOUT)
     if texts and stages and (split := GivenSplit.found(_layers_of(texts), stages)):
         counted = (part in split.split for part in ("embedding", "loss"))
@@ -56,7 +56,7 @@ def core_settings(given: Mapping[str, Setting], table: Table, notes: list[str], 
         doubt = f"{_STAGES} is not in the file"
     pairs = zip(_SAID_BY_LAYOUT, values, strict=True)
     said = {name: replace(layout, value=value, doubt=doubt) for name, value in pairs}
-    others = {name: setting for name, setting in given.items() if name != _LAYOUT}
+    others = {name: setting for name, setting in given.items() if name != PIPELINE_LAYOUT}
     return Settings({**others, **said}, table, notes, leaves_open)
 
 
@@ -76,7 +76,8 @@ def _broken_rule(texts: list[str] | None, stages: int | None, num_layers: int | 
     if stages and GivenSplit.found(layers, stages) is None:
         return (
             "all chunks have the same number of layers, but for pipeline_split, which counts the embedding or the loss"
-            " as one, or for the first and the last stage, whose layers are first_stage_layers and last_stage_layers"
+            " as one, or for the first and the last stage, whose layers are first_stage_layers and last_stage_layers;"
+            " where these do not divide, the first or the last chunk has the rest"
         )
     return None
 

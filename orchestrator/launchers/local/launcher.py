@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from orchestrator.launchers.local.fork_servers import ForkServers
+from orchestrator.launchers.local.fork_servers import NodeForkServers
 from orchestrator.launchers.local.processes import GracePeriods, RankGroup, RankProcess
 from orchestrator.launchers.local.rank_groups import (
     OrphanedAttempt,
@@ -57,7 +56,7 @@ class LocalLauncher(Launcher):
         self._attempts: dict[str, _LocalAttempt] = {}
         self._orphans: dict[str, OrphanedAttempt] = {}
         self._environment = dict(os.environ)
-        self._fork_servers = ForkServers(_folder_of_sockets, _note_plain_starts, self._environment)
+        self._fork_servers = NodeForkServers(_note_plain_starts, self._environment)
         self._changed = threading.Event()
 
     def launch(self, request: LaunchRequest) -> str | None:
@@ -79,9 +78,7 @@ class LocalLauncher(Launcher):
         return job_id
 
     def _free_slot(self) -> int | None:
-        for key, attempt in self._attempts.items():
-            if attempt.group.report is not None:
-                self._fork_servers.release(key)
+        self._look_after_servers()
         taken = [attempt.slot for attempt in self._attempts.values() if attempt.group.report is None]
         return next((slot for slot in range(len(self._slots)) if slot not in taken), None)
 
@@ -97,8 +94,14 @@ class LocalLauncher(Launcher):
         return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
-        self._fork_servers.note_ended()
+        self._look_after_servers()
         return {key: self._status(key) for key in keys}
+
+    def _look_after_servers(self) -> None:
+        for key, attempt in self._attempts.items():
+            if attempt.group.report is not None:
+                self._fork_servers.servers.release(key)
+        self._fork_servers.servers.check()
 
     def _status(self, key: str) -> LaunchStatus:
         if key in self._orphans:
@@ -131,11 +134,6 @@ class LocalLauncher(Launcher):
     def close(self) -> None:
         self.cancel(tuple(self._attempts))
         self._fork_servers.close()
-
-
-def _folder_of_sockets() -> Path:
-    remove_abandoned()
-    return make_private_folder()
 
 
 def _note_plain_starts(reason: str) -> None:

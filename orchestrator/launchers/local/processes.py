@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import select
 import shutil
 import signal
 import socket
@@ -36,7 +35,7 @@ _GROUP_ENDS_TIMEOUT_S = 1.0  # for all ranks: an init that does not reap would k
 
 # Runs before every rank, under our own interpreter: the kernel kills the rank when the thread that started it is gone,
 # also after a kill -9. A preexec_fn could do the same but may deadlock in a process with threads.
-_DIE_WITH_PARENT = """
+DIE_WITH_PARENT = """
 import os, signal, sys
 try:
     import ctypes
@@ -129,7 +128,6 @@ class RankGroup:
 
     Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
     report is complete; an exception in `on_start` ends the ranks again. No rank survives the thread or its process.
-    Where stubs stand for the ranks, `on_start` is called again when a rank was forked, with its process besides.
     `node_environment` is this process's own unless given.
     """
 
@@ -146,9 +144,9 @@ class RankGroup:
         self._node_environment = os.environ if node_environment is None else node_environment
         self._on_start = on_start
         self._on_end = on_end
-        self._messages: queue.SimpleQueue[tuple[int, int | None] | RankProcess | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[int, int | None] | None] = queue.SimpleQueue()
         self._started: tuple[RankProcess, ...] = ()
-        self._forked: dict[int, _ForkedRank] = {}
+        self._forked: dict[int, int] = {}
         self._live: dict[int, subprocess.Popen[bytes]] = {}
         self._exits: list[RankExit] = []
         self._first_start: tuple[float, float] | None = None  # UTC and monotonic seconds
@@ -218,7 +216,7 @@ class RankGroup:
             with open(self._plan.logs[local_rank], "ab") as log:
                 started_at, started = self._now(), time.monotonic()  # a busy machine is tens of ms in Popen
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv],
+                    [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *argv],
                     cwd=self._plan.directory,
                     env={**environment, **own},
                     stdin=subprocess.DEVNULL,
@@ -233,7 +231,7 @@ class RankGroup:
         _close(done[1:])
         self._live[rank] = child
         if done:
-            self._forked[rank] = _ForkedRank(rank, done[0], started_at, self._messages.put)
+            self._forked[rank] = done[0]
         if self._first_start is None:
             self._first_start = started_at, started
             self._term_at = time.monotonic() + self._plan.time_limit_s
@@ -263,10 +261,6 @@ class RankGroup:
                 continue
             if message is None:
                 self._kill()
-            elif isinstance(message, RankProcess):
-                self._started = (*self._started, message)
-                with suppress(OSError):  # a full disk: its stub was recorded
-                    self._on_start(self._started)
             else:
                 self._note_exit(*message)
 
@@ -284,8 +278,7 @@ class RankGroup:
         _signal_group(child.pid, signal.SIGKILL)  # processes that the rank left behind
         child.wait()
         self._group_ends_left_s -= _await_group_end(child.pid, self._group_ends_left_s)
-        if rank in self._forked:
-            self._forked[rank].wait()
+        self._end_forked(rank)
         self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
         grace_periods = self._plan.grace_periods
         self._kill_within(grace_periods.after_success_s if code == 0 else grace_periods.after_failure_s)
@@ -303,54 +296,26 @@ class RankGroup:
         self._kill()
         for rank, child in self._live.items():
             self._exits.append(RankExit(rank, child.wait(), killed_by_us=True))
-            if rank in self._forked:
-                self._forked[rank].wait()
+            self._end_forked(rank)
+
+    def _end_forked(self, rank: int) -> None:
+        """End the process for which a stub stood that has ended; the fork server ends it as well, unless it hangs.
+
+        The server named it in a pipe before it began, and it begins only while its stub lives.
+        """
+        if (pipe := self._forked.pop(rank, None)) is None:
+            return
+        os.set_blocking(pipe, False)
+        with suppress(BlockingIOError):
+            if words := os.read(pipe, 64).split():  # written at once
+                pid, ticks = map(int, words)
+                forked = RankProcess(rank, socket.gethostname(), pid, ticks, boot_id(), 0.0)
+                end_surviving_ranks((forked,), _GROUP_ENDS_TIMEOUT_S)
+        os.close(pipe)
 
     def _signal(self, signum: signal.Signals) -> None:
         for child in self._live.values():
             _signal_group(child.pid, signum)
-
-
-class _ForkedRank:
-    """The process for which a stub stands: a fork server names it in a pipe, which ends when nothing of it is left.
-
-    It is named before it begins, and begins only while its stub lives.
-    """
-
-    def __init__(self, rank: int, pipe: int, started_at: float, put: Callable[[RankProcess], None]):
-        self._rank = rank
-        self._pipe = pipe
-        self._started_at = started_at
-        self._put = put
-        self._process: RankProcess | None = None
-        self._is_open = True
-        self._reading = threading.Lock()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Wait for the end of the process after that of its stub, also where the kernel ends it with its server."""
-        with self._reading:
-            is_named = self._process is not None or (self._is_open and bool(select.select([self._pipe], [], [], 0)[0]))
-        if not is_named:  # by a server that is still importing, and will not let it begin
-            return
-        self._thread.join()
-        if self._process is not None:
-            end_surviving_ranks((self._process,), _GROUP_ENDS_TIMEOUT_S)
-
-    def _read(self) -> None:
-        while self._is_open:
-            select.select([self._pipe], [], [])
-            with self._reading:
-                words = os.read(self._pipe, 64).split()  # written at once
-                if not words:
-                    self._is_open = False
-                    os.close(self._pipe)
-                else:
-                    pid, ticks = map(int, words)
-                    host, boot = socket.gethostname(), boot_id()
-                    self._process = RankProcess(self._rank, host, pid, ticks, boot, self._started_at)
-                    self._put(self._process)
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -9,11 +9,9 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
-from orchestrator.launchers.local.fork_servers import ForkServers
+from orchestrator.launchers.local.fork_servers import NodeForkServers
 from orchestrator.launchers.local.processes import GracePeriods, GroupPlan, GroupReport, RankGroup, RankProcess
 
 
@@ -52,7 +50,7 @@ class ForkServerHost:
     """
 
     def __init__(self) -> None:
-        self._servers = ForkServers(_new_folder, lambda reason: None)  # the ranks' logs have the reason
+        self._servers = NodeForkServers(lambda reason: None)  # the ranks' logs have the reason
 
     def stub_for(self, name: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the stub for the ranks of a plan, given by its fields; empty for a plain start."""
@@ -60,16 +58,11 @@ class ForkServerHost:
 
     def release(self, name: str) -> None:
         """Note that the ranks of this plan have ended."""
-        self._servers.release(name)
+        self._servers.servers.release(name)
 
     def close(self) -> None:
         """End the servers."""
         self._servers.close()
-
-
-def _new_folder() -> Path:
-    remove_abandoned()
-    return make_private_folder()
 
 
 @dataclass

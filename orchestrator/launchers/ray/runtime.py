@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from orchestrator.common import private_tmp, process_identity
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.launchers.local import fork_servers, processes
-from orchestrator.launchers.local.fork_servers import kind_of
+from orchestrator.launchers.local.fork_servers import PRELOAD_VARIABLE
 from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
 from orchestrator.launchers.ray import node_actor
 from orchestrator.launchers.ray.node_actor import (
@@ -38,6 +38,7 @@ from orchestrator.launchers.ray.node_actor import (
     renew_ref,
 )
 from search_spaces.errors import ExternalError
+from trials.fork_server import owner
 
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
@@ -99,7 +100,7 @@ def _describe_start_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-SENT_MODULES = (process_identity, private_tmp, processes, fork_servers, node_actor)
+SENT_MODULES = (process_identity, private_tmp, processes, owner, fork_servers, node_actor)
 """Modules of the supervisors, pickled by value, since the nodes' Python need not have Parlay."""
 
 
@@ -202,7 +203,9 @@ class RayRuntime:
         """
         strategy = "STRICT_SPREAD" if len(plans) > 1 else "STRICT_PACK"
         group = self._ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name)
-        job, hosts = RayJob(group), self._hosts_of_fork_servers() if any(map(kind_of, plans)) else {}
+        job, hosts = RayJob(group), {}
+        if any(PRELOAD_VARIABLE in plan.environment for plan in plans):
+            hosts = self._hosts_of_fork_servers()
         for index, (plan, bundle) in enumerate(zip(plans, bundles, strict=True)):
             options = _actor_options(self._ray, name, group, index, bundle)
             actor = self._actor_class.options(**options).remote(plan, name, hosts)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from slurm.job_state import JobSnapshot, JobState
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.fork_server.stub import KILLED_FOR_MEMORY
 from trials.ranks.program import FILES_FAILED
 from trials.trial import FailureReason
 
@@ -25,8 +26,12 @@ _SUSPENDED = {JobState.SUSPENDED: "suspended", JobState.STOPPED: "stopped"}
 _SILENT = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
 """Slurm marks a node as failed after SlurmdTimeout (300 s by default) without an answer."""
 
-_MEMORY_WORDS = ("oom-kill", "oom_kill", "Out Of Memory", "exceeded memory limit")
-"""Messages of slurmstepd in the job's log when the kernel killed for memory, whatever state it then reports."""
+_MEMORY_WORDS = (
+    *("oom-kill", "oom_kill", "Out Of Memory", "exceeded memory limit"),
+    f": Exited with exit code {KILLED_FOR_MEMORY}\n",
+)
+"""Messages of slurmstepd in the job's log when the kernel killed for memory, whatever state it then reports; and of
+srun about a rank that a fork server had forked."""
 
 _TASK_END = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: (?P<end>.+)$", re.MULTILINE)
 """Message of srun about ended ranks, in the order they ended: the first is the cause, srun kills the others."""

@@ -1,4 +1,4 @@
-"""Fork servers of a pilot: which steps they serve, and the script of their own step (trials/pilot/fork_servers.py)."""
+"""Fork servers of a pilot: which steps they serve, and the script of their own step, which the agent starts."""
 
 from __future__ import annotations
 
@@ -14,30 +14,25 @@ from slurm.request import JobOptions, JobRequest
 from slurm.script import render_fork_server_script
 from trials.files.folders import write_text
 from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE, is_safe
-from trials.pilot.fork_servers import SCRIPT
-
-_STUB = Path("trials", "fork_server", "stub.py")
-_AGENT_PART = Path("trials", "pilot", "fork_servers.py")
+from trials.pilot.files import FORK_SERVER_SCRIPT
 
 
 def warm_environment(request: LaunchRequest, options: JobOptions) -> dict[str, str]:
     """Return the variables of ranks that a fork server of their node may fork; none for a plain start.
 
-    The agent of an older search, which runs the search's own code, has no fork servers. Ranks whose steps each have
-    folders of their own (`node_folders`) differ from any server in these variables.
+    Ranks whose steps each have folders of their own (`node_folders`) differ from any server in these variables.
     """
     if not all(map(is_safe, options.launch.node_folders)):
         return {}
-    if not Path(request.code, _AGENT_PART).is_file() or not (variables := preload_environment(request)):
-        return {}
-    if options.container is None:
+    variables = preload_environment(request)
+    if not variables or options.container is None:
         return variables
     return variables | {CONTAINER_VARIABLE: _digest(repr(astuple(options.container)))}
 
 
 def stub_command(request: LaunchRequest) -> tuple[str, ...]:
     """Return the command before a rank's own; without servers it becomes the rank."""
-    return request.python, "-I", "-S", str(_stub(request)), "-"
+    return request.python, "-I", "-S", str(Path(request.code, "trials", "fork_server", "stub.py").absolute()), "-"
 
 
 def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot) -> str | None:
@@ -52,8 +47,8 @@ def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot
     job = _server_job(request, options, pilot, variables)
     name = _digest(render_fork_server_script(job))
     folder = pilot.folder.fork_servers(name).absolute()
-    job = replace(job, directory=folder, argv=(*job.argv, "--folder", str(folder)))
-    if not Path(folder, SCRIPT).exists():
+    job = replace(job, directory=folder, argv=(*job.argv, str(folder)))
+    if not Path(folder, FORK_SERVER_SCRIPT).exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_setup_copy(job)
         write_text(job.script, render_fork_server_script(job))
@@ -74,13 +69,9 @@ def _server_job(request: LaunchRequest, options: JobOptions, pilot: Pilot, varia
         tasks_per_node=1,
         time_limit_s=pilot.plan.time_limit_s,
         exclude=(),
-        argv=(request.python, "-m", "trials.fork_server", "--preload", variables[PRELOAD_VARIABLE]),
+        argv=(request.python, "-m", "trials.fork_server", variables[PRELOAD_VARIABLE]),
         environment={**job.environment, **variables},
     )
-
-
-def _stub(request: LaunchRequest) -> Path:
-    return Path(request.code).absolute() / _STUB
 
 
 def _digest(text: str) -> str:

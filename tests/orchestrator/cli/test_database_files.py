@@ -66,7 +66,7 @@ VERBS = """\
 
 NOT_HERE = {
     *("dashboard", "serve", "submit"),  # of a process of their own
-    *("prepare", "import", "slurm-sandbox"),  # of no search and no ledger
+    *("import", "slurm-sandbox"),  # of no search and no ledger
     *("selftest", "calibrate", "replay"),  # of a job of their own, written down nowhere
 }
 

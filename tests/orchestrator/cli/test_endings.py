@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.common.exit_codes import ExitCode
-from orchestrator.lifecycle import cancel, pilot_cleanup
+from orchestrator.lifecycle import cancel, launcher
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.unfinished_searches import ended_search_with_a_pilot, search_with_a_job
 from trials.files.folders import SearchFolder
@@ -112,5 +112,5 @@ def test_a_pilot_that_an_ended_search_left_is_let_go_of_and_slurm_asked_until_it
     assert "scancel 4711" in capsys.readouterr().err
     assert pilot.drain.exists()
     pilot.closed.write_text("{}")
-    monkeypatch.setattr(pilot_cleanup, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
+    monkeypatch.setattr(launcher, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
     assert run(["cancel", str(search.path), "--json"]) == ExitCode.SUCCESS

@@ -38,7 +38,7 @@ def heavy_imports(*commands: list[str], cwd: Path) -> tuple[list[object], str]:
 @pytest.mark.slow
 def test_help_imports_nothing_heavy(tmp_path):
     seen, printed = heavy_imports(
-        ["--help"], ["run", "--help"], ["schema", "--help"], ["prepare", "--help"], cwd=tmp_path
+        ["--help"], ["run", "--help"], ["schema", "--help"], ["import", "--help"], cwd=tmp_path
     )
     assert seen == [0, 0, 0, 0]
     assert printed.count("Usage: parlay") == 4

@@ -163,7 +163,7 @@ def slurm(tmp_path, monkeypatch) -> FakeSlurm:
     """A Slurm whose only node another job holds."""
     slurm = FakeSlurm(FakeCluster([FakeNode("n1", cpus=1)]))
     submitted(slurm, "another", tmp_path)
-    monkeypatch.setattr("orchestrator.lifecycle.driver_queue.shared_squeue", lambda: asking(slurm))
+    monkeypatch.setattr("orchestrator.lifecycle.driver_status.shared_squeue", lambda: asking(slurm))
     return slurm
 
 

@@ -15,7 +15,7 @@ from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from tests.kit import MINIMAL, TINY_SEARCH, loaded, refusal, refusals
-from tests.trials.token_files import document_ids, write_documents, write_tokens
+from tests.trials.datasets import document_ids, write_documents, write_tokens
 from trials.files.folders import SearchFolder
 from trials.trial import Attempt, Trial
 
@@ -214,9 +214,9 @@ def test_a_baseline_of_another_engine_is_refused(folder):
 
 @pytest.fixture
 def with_tokens(tmp_path, monkeypatch) -> Path:
-    """The search file's folder, with 200 tokens of a vocabulary of 64."""
+    """The search file's folder, with a dataset of 200 tokens."""
     monkeypatch.chdir(tmp_path)
-    write_tokens(tmp_path / "tokens.bin", [i % 64 for i in range(200)])
+    write_tokens(tmp_path / "tokens", [i % 64 for i in range(200)])
     return tmp_path
 
 
@@ -224,14 +224,14 @@ def searching(folder: Path, data: str, *overrides: str) -> SearchSpec:
     return loaded(folder, f"{TINY_SEARCH}trainer:\n  data: {data}\n", *overrides)
 
 
-TOKENS = "{kind: tokens, path: tokens.bin}"
+TOKENS = "{kind: tokens, path: tokens}"
 
 
 def test_the_files_place_and_content_are_written_down_for_all_trials(with_tokens):
-    header = write_tokens(with_tokens / "tokens.bin", range(64))
+    dataset = write_tokens(with_tokens / "tokens", range(64))
     spec = searching(with_tokens, TOKENS)
-    place = {"kind": "tokens", "path": str(with_tokens / "tokens.bin")}
-    assert spec_json_of(spec)["data"] == place | {"num_tokens": 64, "checksum": header.checksum}
+    place = {"kind": "tokens", "path": str(with_tokens / "tokens")}
+    assert spec_json_of(spec)["data"] == place | {"num_tokens": 64, "checksum": dataset.checksum}
     assert read_back(spec).trainer == spec.trainer
 
 
@@ -243,16 +243,16 @@ def spec_json_of(spec: SearchSpec) -> dict:
 
 
 def test_a_file_that_cannot_be_trained_on_is_refused_in_its_line(with_tokens):
-    with pytest.raises(InputError, match="vocabulary of 64, the model one of 32") as caught:
-        searching(with_tokens, TOKENS, "model.vocab_size=32")
+    with pytest.raises(InputError, match="200 tokens, too few for one sequence of 256") as caught:
+        searching(with_tokens, TOKENS, "model.seq_length=256")
     (problem,) = caught.value.problems
-    assert (problem.code, problem.key, problem.line) == ("token_file", "trainer.data.path", TINY_SEARCH.count("\n") + 2)
+    assert (problem.code, problem.key, problem.line) == ("dataset", "trainer.data.path", TINY_SEARCH.count("\n") + 2)
     assert problem.fix
 
 
 def test_where_tokens_attend_to_their_document_the_model_has_the_files_mean_length(with_tokens):
-    write_documents(with_tokens / "tokens.bin", document_ids([8, 24, 4, 12, 81]))
-    by_document = "{kind: tokens, path: tokens.bin, attention_mask: block_causal}"
+    write_documents(with_tokens / "tokens", document_ids([8, 24, 4, 12, 81]))
+    by_document = "{kind: tokens, path: tokens, attention_mask: block_causal}"
     spec = searching(with_tokens, by_document, "model.seq_length=32")
     assert spec.model.document_length == (8**2 + 24**2 + 4**2 + 12**2 + 16**2 + 2 * 32**2) / 128
     assert searching(with_tokens, TOKENS, "model.seq_length=32").model.document_length is None
@@ -263,9 +263,9 @@ def test_where_tokens_attend_to_their_document_the_model_has_the_files_mean_leng
 def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(with_tokens):
     spec = SearchSpec.from_json(searching(with_tokens, TOKENS).to_json())
     validate_space(spec)
-    write_tokens(with_tokens / "tokens.bin", [(i + 1) % 64 for i in range(200)])
-    with pytest.raises(InputError, match="is another file than it was: its checksum"):
+    write_documents(with_tokens / "tokens", [range(100), range(100)])
+    with pytest.raises(InputError, match="is another dataset than it was: its checksum"):
         validate_space(spec)
-    os.unlink(with_tokens / "tokens.bin")
+    os.unlink(with_tokens / "tokens.idx")
     with pytest.raises(InputError, match="No such file"):
         validate_space(spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.diagnostics.calibrate import CalibrationFailed, calibrate, calibration_cluster, precisions_of
+from orchestrator.diagnostics.calibrate import calibration, calibration_cluster, precisions_of
 from orchestrator.diagnostics.cluster_file import (
     CalibrationContext,
     calibrated_cluster,
@@ -17,6 +17,7 @@ from orchestrator.diagnostics.cluster_file import (
 )
 from orchestrator.diagnostics.doctor.finding import Level
 from orchestrator.diagnostics.fabric import conclude, fabric_program, findings_of
+from orchestrator.diagnostics.job import ProgramFailed, run_program
 from orchestrator.diagnostics.selftest import (
     SelftestAnswer,
     cases_for,
@@ -70,7 +71,8 @@ FOUND = Measurements(memory_gb_per_s=8.0)
 def run(tmp_path: Path, launcher: ScriptedLauncher) -> Measurements:
     cluster = Cluster(ACCELERATORS["cpu"], 2, 1)
     folder = SearchFolder(tmp_path / "calibrate-abc123")
-    return calibrate(AttemptRunner(launcher), folder, cluster, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable)
+    program = calibration(cluster, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable)
+    return run_program(AttemptRunner(launcher), folder, program)[1]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_a_rank_that_failed_is_reported_in_its_own_words_with_its_log(tmp_path):
     words = "Traceback ...\nValueError: no such device\n"
     failed = LaunchStatus(Liveness.ENDED, started=True, failed=True)
     launcher = one_job(failed, lambda request, number: leave_words_of_a_rank(request, words))
-    with pytest.raises(CalibrationFailed) as caught:
+    with pytest.raises(ProgramFailed) as caught:
         run(tmp_path, launcher)
     assert str(caught.value) == "rank 1: script_error: ValueError: no such device"
     assert caught.value.log == launcher.requests[0].folder.path / "rank-00001.log"

@@ -73,6 +73,17 @@ def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> LaunchStatus
     return status
 
 
+def serve(launcher: Launcher, root: Path, **details: object) -> None:
+    """Have the launcher's fork servers serve, by attempts that start plain until they do."""
+    for number in range(9000, 9100):
+        request = attempt_request(root, "tell_environment", trial=f"t{number}", **details)
+        launcher.launch(request)
+        wait_until_ended(launcher, request)
+        if "PARLAY_WARM" in json.loads((request.folder.path / "environment-0.json").read_text()):
+            return
+    raise AssertionError("no attempt was forked")
+
+
 def result_of(request: LaunchRequest, status: LaunchStatus) -> AttemptResult:
     data = read_json(request.folder.outcome())
     return classify(request.spec, None if data is None else Outcome.from_json(data), status)

@@ -73,7 +73,7 @@ def test_a_stop_requested_before_the_launch_launches_nothing(request_):
 
 def test_results_are_waited_for_no_longer_than_the_limit():
     launcher = ScriptedLauncher(clock=0.0)
-    assert AttemptRunner(launcher).wait_until(lambda: launcher.clock >= 5.0, 90.0)
+    assert AttemptRunner(launcher).wait_for(lambda: "found" if launcher.clock >= 5.0 else None, 90.0) == "found"
     assert launcher.clock == 5.0
-    assert not AttemptRunner(launcher).wait_until(lambda: False, 90.0)
+    assert AttemptRunner(launcher).wait_for(lambda: None, 90.0) is None
     assert launcher.clock == 95.0

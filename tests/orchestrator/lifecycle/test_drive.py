@@ -12,21 +12,26 @@ from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle import create
 from orchestrator.lifecycle.create import validate_space
-from orchestrator.lifecycle.drive import RunnableSearch, drive
-from orchestrator.search.context import DriverCallbacks
+from orchestrator.lifecycle.drive import RunnableSearch, driving
+from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 from search_spaces.errors import InputError
 from tests.kit import created
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
 from tests.orchestrator.common.test_machine import unfinished
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
-from trials.ledger.events import EventKind, SearchState
+from trials.ledger.events import EventKind, SearchRecord, SearchState
 from trials.ledger.location import ledger_url
 from trials.ledger.reader import LedgerReader
 
 
 def runnable(folder: SearchFolder, spec: SearchSpec) -> RunnableSearch:
     return RunnableSearch(folder, spec, validate_space(spec).layouts, None, ledger_url())
+
+
+def driven(started: RunnableSearch, callbacks: DriverCallbacks = NO_CALLBACKS) -> SearchRecord:
+    with driving(started, callbacks) as driver:
+        return driver.run()
 
 
 @pytest.mark.slow
@@ -38,10 +43,10 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
     request_cancel(ledger_url(), folder.search_id, 1000.0)
     with monkeypatch.context() as killed:
         killed.setattr("trials.ledger.writer.LedgerWriter.settle_commands", lambda *_: None)
-        assert drive(runnable(folder, spec)).state.is_ended
+        assert driven(runnable(folder, spec)).state.is_ended
     with closing(LedgerReader(ledger_url())) as reader:
         assert len(reader.pending_commands(folder.search_id)) == 1
-        drive(RunnableSearch(folder, spec, (), None, ledger_url()))
+        driven(RunnableSearch(folder, spec, (), None, ledger_url()))
         assert reader.pending_commands(folder.search_id) == []
 
 
@@ -57,7 +62,7 @@ def test_a_callback_that_fails_ends_neither_the_search_nor_its_other_callbacks(t
         raise OSError("the terminal is gone")
 
     callbacks = DriverCallbacks(on_event=breaks, heartbeat=lambda: kept.append(len(seen)))
-    record = drive(runnable(folder, spec), callbacks)
+    record = driven(runnable(folder, spec), callbacks)
     assert record.state is SearchState.COMPLETED
     assert len(seen) == 1
     assert kept.count(1) >= 2, "in every turn, also after the view's last word"
@@ -84,7 +89,7 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
             swapped(folder.path)
 
     with pytest.raises(InputError) as caught:
-        drive(runnable(folder, spec), DriverCallbacks(on_event=swaps))
+        driven(runnable(folder, spec), DriverCallbacks(on_event=swaps))
     [problem] = caught.value.problems
     assert (problem.code, problem.value) == ("folder_swapped", str(folder.path))
     assert launched == ["t0001"]
@@ -93,7 +98,7 @@ def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_pa
     folder.lease.replace(aside.lease)  # given back there; the process that had it would be gone
     shutil.rmtree(folder.path)
     aside.path.rename(folder.path)
-    record = drive(runnable(SearchFolder(folder.path), spec))
+    record = driven(runnable(SearchFolder(folder.path), spec))
     assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)
 
 

@@ -1,4 +1,4 @@
-"""A driver's jobs on a simulated Slurm: one link of their chain waits, and their node-hours are those of Slurm."""
+"""A driver's jobs on a simulated Slurm: one link of their chain waits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from orchestrator.lifecycle.driver_job import (
     own_job_id,
     submit_first_link,
 )
-from orchestrator.lifecycle.driver_job_usage import WHOLE_NODE, own_job, usage_of_ended_jobs
-from orchestrator.search.own_job import OwnJob
 from slurm.driver_script import DriverJob
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FakeCluster
-from tests.fake_slurm.jobs import FakeJob, JobPlan
 from tests.fake_slurm.placement import FakeNode
-from trials.ledger.events import DriverJobUsage, SearchRecord
 
 SEARCH_ID = "tiny-abc234"
 NAME = f"{SEARCH_ID}.driver"
@@ -134,80 +130,3 @@ def test_only_the_job_of_this_search_is_its_own():
     assert own_job_id(environ, "tiny-abc234") == "7"
     assert own_job_id(environ, "tiny-xyz234") is None
     assert own_job_id({}, "tiny-abc234") is None
-
-
-ENVIRON = {"SLURM_CPUS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
-SHARE = 0.25
-
-
-@dataclass
-class UsageBench:
-    """One node of eight CPUs, which driver's jobs share; each job runs `lasts_s`."""
-
-    folder: Path
-    lasts_s: float | None = 100.0
-
-    def __post_init__(self) -> None:
-        self.cluster = FakeCluster([FakeNode("n1", cpus=8)], lambda job: JobPlan(self.lasts_s, completing_s=20.0))
-        self.slurm = FakeSlurm(self.cluster)
-        self.record = SearchRecord(SEARCH_ID, {}, "c0de", self.cluster.time)
-
-    def run(self, name: str = NAME, user: str | None = None) -> FakeJob:
-        """Let a job run to its end; with `lasts_s` None it runs on."""
-        request = DriverJob(name, self.folder, 1, 1, 3600.0, ("parlay", "resume"))
-        job = self.cluster.accept(user or self.slurm.user, request)
-        self.cluster.advance(2.0 + (self.lasts_s or 0.0))
-        return job
-
-    def found(self, own: OwnJob | None = None) -> dict[str, DriverJobUsage]:
-        return usage_of_ended_jobs(self.slurm, self.record, own)
-
-    def own(self, **environ: str) -> OwnJob:
-        self.lasts_s = None
-        job = self.run()
-        self.cluster.advance(50.0)
-        return own_job(self.slurm, job.job_id, environ or ENVIRON)
-
-
-@pytest.fixture
-def usage(tmp_path) -> UsageBench:
-    return UsageBench(tmp_path)
-
-
-def test_a_drivers_job_counts_from_slurms_start_by_its_cpus_of_its_nodes(usage):
-    own = usage.own()
-    started_at = usage.cluster.job(own.job_id).started_at
-    assert (own.started_at, own.node_share) == (started_at, SHARE)
-    assert own.node_hours(started_at + 3600.0) == SHARE
-
-
-def test_a_job_of_a_slurm_that_does_not_answer_counts_from_now_on_as_a_whole_node(usage):
-    usage.cluster.controller_down(for_s=600.0)
-    began = usage.cluster.time
-    assert own_job(usage.slurm, "7", ENVIRON) == OwnJob("7", began, WHOLE_NODE)
-
-
-def test_a_job_that_has_ended_is_booked_by_slurms_times_though_its_driver_recorded_less(usage):
-    job = usage.run()
-    usage.record = replace(usage.record, driver_jobs={job.job_id: DriverJobUsage(SHARE, 0.001)})
-    wanted = {job.job_id: DriverJobUsage(SHARE, SHARE * 100.0 / 3600)}
-    assert usage.found() == wanted
-    usage.record = replace(usage.record, driver_jobs=wanted)
-    assert usage.found() == {}, "it is not recorded twice"
-
-
-def test_a_job_that_only_accounting_knows_is_found_and_the_running_one_is_not(usage):
-    job = usage.run()
-    usage.cluster.advance(100.0)
-    usage.cluster.purge(job.job_id)
-    own = usage.own()
-    assert usage.found(own) == {job.job_id: DriverJobUsage(SHARE, SHARE * 100.0 / 3600)}
-
-
-def test_what_others_held_and_what_slurm_does_not_tell_is_left_as_it_is_recorded(usage):
-    usage.run(name="other-abc234.driver")
-    usage.run(user="bob")
-    assert usage.found() == {}
-    usage.run()
-    usage.cluster.controller_down(for_s=600.0)
-    assert usage.found() == {}

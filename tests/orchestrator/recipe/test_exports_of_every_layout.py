@@ -190,7 +190,7 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> ImportedConfi
     words = words_of(files["nemo_overrides.txt"])
     said = {key: _value(text) for key, text in (word.split("=", 1) for word in words)}
     require_declared(said, MEGATRON_BRIDGE)
-    found = read_launch_script(f"{_torchrun(spec, 'run_recipe.py')} --recipe llama3_8b_config {' '.join(words)}")
+    found = read_launch_script(f"{_torchrun(spec, 'run_recipe.py')} --recipe llama3_8b_config {shlex.join(words)}")
     assert found.left_open == ()
     return found
 

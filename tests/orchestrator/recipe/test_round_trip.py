@@ -17,6 +17,7 @@ from search_spaces.schema.validation import validate
 from tests.oracles.cases import export_cases
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
 from tests.orchestrator.recipe.test_exports_of_every_layout import ENGINES, read_export
+from tests.trials.trainers.specs import LLAMA
 from trials.trial import TrialSpec
 
 
@@ -30,6 +31,17 @@ def test_layouts_that_cover_the_axes_are_read_back_as_they_were_exported(trainer
         names = AXES.keys() - (SPLIT_FIELDS if layers_of(layout, spec) == layers_of(exported_layout, spec) else ())
         assert other_values(layout, exported_layout, names) == {}, case.files
         assert other_values(as_said(said, spec.model), spec.model, said) == {}, case.files
+
+
+@pytest.mark.parametrize("trainer", ["megatron-lm", "megatron-bridge", "torchtitan"])
+def test_chunks_of_a_stage_with_different_numbers_of_layers_are_read_back(trainer):
+    kernel = {"attention_kernel": "flex"} if trainer == "torchtitan" else {}
+    stages = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "last_stage_layers": 3}
+    spec = our_spec(half(**stages, **kernel, pipeline_schedule="interleaved_1f1b"), replace(LLAMA, num_layers=7))
+    files = exported(spec)[trainer].files
+    assert trainer == "torchtitan" or "Ett|tt|tt|tL" in "".join(files.values())
+    layout, _ = read_export(trainer, files, spec)
+    assert layers_of(layout, spec) == layers_of(spec.layout, spec) == (2, 2, 2, 1)
 
 
 @pytest.mark.parametrize("name", preset_names(MODELS))

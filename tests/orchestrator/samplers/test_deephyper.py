@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.samplers.base import TrialFeedback
+from orchestrator.samplers.base import RandomSampler, TrialFeedback
 from orchestrator.samplers.deephyper import DeepHyperSampler
-from orchestrator.samplers.model_free import RandomSampler
 from search_spaces.layouts.layout import Layout
 from trials.trial import FailureReason
 

@@ -11,10 +11,10 @@ import numpy  # noqa: F401  # brings the library whose threads are counted
 import pytest
 from threadpoolctl import threadpool_info
 
+from orchestrator.samplers.base import GridSampler
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from orchestrator.samplers.fallback import FallbackSampler
-from orchestrator.samplers.model_free import GridSampler
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.contracts.test_sampler import TASK

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
 from orchestrator.search.context import DriverCallbacks
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.rig import RULES, Rig, assert_kills_change_nothing, speed_of

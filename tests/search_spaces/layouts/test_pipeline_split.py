@@ -103,6 +103,11 @@ def test_the_most_layers_that_a_file_may_have_are_dealt_evenly():
         (GivenSplit(4, 1, "own", 1, None), 7, (1, 2, 2, 2)),
         (GivenSplit(2, 1, "own", 3, 5), 8, (3, 5)),
         (GivenSplit(2, 2, "own", 2, 4), 6, (1, 2, 1, 2)),
+        # The model's last chunk, or its first, has the rest: Et*4|(t*4|)*14tmL of DeepSeek-V3.
+        (GivenSplit(8, 2, "own", None, 5), 61, (*(4,) * 15, 1)),
+        (GivenSplit(3, 2, "own", 3, None), 11, (1, 2, 2, 2, 2, 2)),
+        (GivenSplit(2, 2, "own", None, 1), 7, None),
+        (GivenSplit(4, 2, "own", None, 5), 60, None),
     ],
 )
 def test_a_given_split_is_megatrons(given, num_layers, layers):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +53,6 @@ class Node:
     def __init__(self, root: Path, preload: str = IMPORT_NOTHING):
         self.root = root
         self.code = light_code(root / "code", preload, RUN_SPEC)
-        self.socket_path = root / "socket"
         self.folder = root
         self.server: subprocess.Popen[bytes] | None = None
         self._count = 0
@@ -67,35 +63,30 @@ class Node:
         of_the_code = {"PYTHONPATH": str(self.code), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         return {**inherited, **of_the_code, "OMP_NUM_THREADS": "1", "PARLAY_PRELOAD": PRELOAD}
 
-    def serve(self, *options: str, **changes: str) -> subprocess.Popen[bytes]:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(self.socket_path))
-            listener.listen()
-            number = str(listener.fileno())
-            arguments = ("--listener", number, *(options or ("--parent", str(os.getpid()))))
-            log = (self.root / "server.log").open("ab")
-            return self._serve(arguments, changes, stderr=log, pass_fds=[listener.fileno()])
-
-    def serve_in_folder(self, name: str) -> subprocess.Popen[bytes]:
-        """Start a server of this node of Slurm, and wait until it serves."""
-        arguments = ("--folder", str(self.folder))
-        server = self._serve(arguments, {"SLURMD_NODENAME": name}, preexec_fn=handle_no_signals)
-        assert json.loads(server.stdout.readline()) == {"listens": name}
-        assert json.loads(server.stdout.readline())["refused"] is None
+    def serve(self, **changes: str) -> subprocess.Popen[bytes]:
+        """Start a server, and wait until it serves."""
+        server = self.start_server(**changes)
+        until(lambda: any(self.folder.glob("*.socket")))
         return server
 
-    def _serve(self, arguments: Sequence[str], changes: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "trials.fork_server", *arguments, "--preload", PRELOAD]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-        self.server = subprocess.Popen(argv, env=self.environment | changes, **pipes | options)
+    def start_server(self, **changes: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "trials.fork_server", PRELOAD, str(self.folder)]
+        log = (self.root / "server.log").open("ab")
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+        self.server = subprocess.Popen(argv, env=self.environment | changes, **pipes, preexec_fn=handle_no_signals)
         return self.server
+
+    @property
+    def socket_path(self) -> Path:
+        (path,) = self.folder.glob("*.socket")
+        return path
 
     def stub(
         self,
         program: str,
         environment: Mapping[str, str] | None = None,
         *,
-        socket_path: str | None = None,
+        folder: str | None = None,
         before: Sequence[str] = (),
         stub: Sequence[str] = (),
         **options: Any,
@@ -106,7 +97,7 @@ class Node:
         spec.write_text(program)
         file = str(self.code / "trials" / "fork_server" / "stub.py")
         argv = [
-            *(*before, sys.executable, "-I", "-S", *stub, file, socket_path or str(self.socket_path)),
+            *(*before, sys.executable, "-I", "-S", *stub, file, folder or str(self.folder)),
             *(sys.executable, "-m", "trials.train", str(spec)),
         ]
         fixed: dict[str, Any] = {"env": self.environment | dict(environment or {}), "cwd": self.root}
@@ -121,10 +112,8 @@ class Node:
 
     def close(self) -> None:
         if self.server is not None:
-            with suppress(OSError):
-                self.server.stdin.close()
             if self.server.poll() is None:
-                self.server.terminate()
+                self.server.kill()
             self.server.wait(LIMIT_S)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT
+from tests.orchestrator.launchers.attempts import is_running
 from tests.trials.fork_server.servers import (
     Node,
     handle_no_signals,
@@ -36,10 +36,6 @@ print(json.dumps({
     "signals": [line for line in stats if line.startswith(("SigBlk", "SigIgn", "SigCgt"))],
     "stdin": os.readlink("/proc/self/fd/0"), "random": __import__("random").random(), "parent": os.getppid(),
 }))
-"""
-WAIT_FOR_A_STUB = """
-import select, sys
-select.select([int(sys.argv[sys.argv.index("--listener") + 1])], [], [], 60)
 """
 WARM = {"PARLAY_WARM", "PARLAY_LAUNCHED_TICKS"}
 OWN = {"PARLAY_PRELOAD"}
@@ -166,28 +162,6 @@ def test_a_killed_server_takes_its_ranks_with_it_and_their_stubs_are_killed(node
         wait_for_end(pid)
 
 
-@pytest.mark.fault(49)
-def test_the_end_of_the_owner_ends_the_server_and_its_ranks(tmp_path: Path) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
-    pids = [int(word) for word in owner.stdout.readline().split()]
-    assert len(pids) == 3
-    owner.kill()
-    for pid in pids:
-        wait_for_end(pid)
-
-
-OWNER = """
-import sys, time
-from pathlib import Path
-from tests.trials.fork_server.servers import Node
-node = Node(Path(sys.argv[1]))
-server = node.serve()
-stub = node.stub("print(os.getpid(), flush=True)\\ntime.sleep(600)")
-print(server.pid, stub.pid, int(stub.stdout.readline()), flush=True)
-time.sleep(600)
-"""
-
-
 def test_what_a_rank_leaves_behind_has_ended_before_its_stub_does(node: Node) -> None:
     program = "import subprocess\nprint(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
     code, out, _ = node.run(program)
@@ -233,23 +207,35 @@ class TestPlainStarts:
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.settimeout(60)
             stranger.connect(str(node.socket_path))
-            stranger.sendall(len(body).to_bytes(4, "big") + body)
-            assert stranger.recv(4096).startswith(b"refused it does not understand the request")
+            with open(os.devnull, "rb") as null:
+                socket.send_fds(stranger, [b"\n"], [null.fileno()] * 3)
+            stranger.sendall(body + b"\n")
+            assert stranger.recv(4096).startswith(b"refused it cannot serve the request")
         assert node.run("print(os.environ['PARLAY_WARM'])") == (0, "1\n", "")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="no leave to mount a small disk")
     def test_another_mount_namespace_is_refused_unless_both_are_a_start_of_one_container(self, tmp_path: Path) -> None:
         node = Node(tmp_path)
+        inside = {"before": ("unshare", "--mount"), "environment": {"PARLAY_CONTAINER": "image-1"}}
         node.serve(PARLAY_CONTAINER="image-1")
-        for container in ("", "image-2"):
-            inside = {"before": ("unshare", "--mount"), "environment": {"PARLAY_CONTAINER": container}}
-            assert "the namespaces (the container) differ: mnt" in self.refusal(node, **inside)
-        inside["environment"] = {"PARLAY_CONTAINER": "image-1"}
         assert node.run("print(os.environ['PARLAY_WARM'])", **inside) == (0, "1\n", "")
+        assert "the namespaces (the container) differ: mnt" in self.refusal(
+            node, **inside | {"environment": {"PARLAY_CONTAINER": "image-2"}}
+        )
         node.close()
 
     def test_without_a_server_ranks_start_plain(self, tmp_path: Path) -> None:
-        assert "No such file" in self.refusal(Node(tmp_path))
+        assert "none serves on this node" in self.refusal(Node(tmp_path))
+
+    def test_after_a_difference_the_server_takes_no_more_and_ends_with_its_last_rank(self, node: Node) -> None:
+        stub = node.stub("print(flush=True); input(); sys.exit(4)", stdin=subprocess.PIPE)
+        stub.stdout.readline()
+        self.refusal(node, environment={"OMP_NUM_THREADS": "8"})
+        assert "none serves on this node" in self.refusal(node)
+        assert stub.communicate(b"\n", timeout=60) == (b"", b"")
+        assert (stub.returncode, node.server.wait(60)) == (4, 1)
+        last = (node.root / "server.log").read_text().splitlines()[-1]
+        assert last == "cannot fork: the environment variable OMP_NUM_THREADS differs"
 
     @pytest.mark.fault(50)
     @pytest.mark.parametrize(
@@ -272,39 +258,64 @@ class TestPlainStarts:
                 "an import has initialized CUDA",
             ),
             ("def import_engine(*_): import no_such_module", "ModuleNotFoundError: No module named"),
-            ("import os\ndef import_engine(*_): os.kill(os.getpid(), 9)", ""),
         ],
-        ids=["threads", "device", "cuda", "import", "killed"],
+        ids=["threads", "device", "cuda", "import"],
     )
     def test_a_server_that_cannot_be_forked_says_why(self, tmp_path: Path, preload: str, reason: str) -> None:
-        node = Node(tmp_path, WAIT_FOR_A_STUB + preload)
-        server = node.serve()
-        assert reason in self.refusal(node)
-        assert server.wait(60) == (1 if reason else -signal.SIGKILL)
-        assert not reason or reason in json.loads(server.stdout.read())["refused"]
+        node = Node(tmp_path, preload)
+        server = node.start_server()
+        assert server.wait(60) == 1
+        assert reason in (node.root / "server.log").read_text().splitlines()[-1]
+        assert not list(node.folder.glob("*.socket"))
+
+
+def with_changes(changes: str) -> str:
+    """A program that runs a stub with other values of its names."""
+    run = "import runpy, sys\nsys.argv.pop(0)\nstub = runpy.run_path(sys.argv[0])\n"
+    return f"{run}stub['main'].__globals__.update({changes})\nstub['main'](sys.argv[1], sys.argv[2:])"
+
+
+@pytest.mark.fault(52)
+@pytest.mark.parametrize(("kills", "code"), [("0, 1", 76), ("1, 1", -signal.SIGKILL)])
+def test_a_stub_in_a_step_of_slurm_says_that_its_rank_was_killed_for_memory(node: Node, kills: str, code: int) -> None:
+    counts = with_changes(f"_count_oom_kills=iter([{kills}]).__next__")
+    stub = node.stub("os.kill(os.getpid(), 9)", {"SLURM_STEP_ID": "1"}, stub=("-c", counts))
+    assert stub.wait(60) == code
+
+
+@pytest.mark.fault(50)
+class TestAServerThatHangs:
+    """A server that was stopped; in these stubs patience is short."""
+
+    def impatient(self, node: Node, program: str, **options: object) -> subprocess.Popen[bytes]:
+        return node.stub(program, stub=("-c", with_changes("PATIENCE_S=0.3")), **options)
+
+    def test_its_ranks_start_plain_and_the_next_ones_without_waiting(self, node: Node) -> None:
+        node.server.send_signal(signal.SIGSTOP)
+        stub = self.impatient(node, "print(os.environ.get('PARLAY_WARM'))")
+        assert b"does not answer" in stub.stderr.readline()  # the server has the other ends of its pipes
+        assert (stub.stdout.readline(), stub.wait(60)) == (b"None\n", 0)
+        assert node.run("")[2].endswith("none serves on this node, or it still imports\n")
+
+    def test_a_rank_that_it_had_forked_ends_with_its_own_exit_code(self, node: Node) -> None:
+        stub = self.impatient(node, "print(os.getpid(), flush=True); input(); sys.exit(9)", stdin=subprocess.PIPE)
+        pid = int(stub.stdout.readline())
+        node.server.send_signal(signal.SIGSTOP)
+        stub.communicate(b"\n", timeout=60)
+        assert stub.returncode == 9
+        assert not is_running(pid)
+        assert not list(node.folder.glob("*.socket"))
 
 
 def test_a_stub_finds_the_server_of_its_node_which_signals_to_all_steps_leave(tmp_path: Path) -> None:
     with closing(Node(tmp_path)) as node:
         node.folder = tmp_path / ("a" * 120)  # longer than a socket's address may be
         node.folder.mkdir()
-        server = node.serve_in_folder("n7")
+        server = node.serve(SLURMD_NODENAME="n7")
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
             server.send_signal(number)
         at = {"SLURMD_NODENAME": "n7", "PARLAY_FORK_SERVERS": str(node.folder)}
-        assert node.run("print(os.getppid())", at, socket_path="-") == (0, f"{server.pid}\n", "")
-        code, _, err = node.run("sys.exit(3)", at | {"SLURMD_NODENAME": "n8"}, socket_path="-")
-        assert (code, "No such file" in err) == (3, True)
-        assert node.run("print(os.environ.get('PARLAY_WARM'))", socket_path="-") == (0, "None\n", ""), "no folder"
-        for number in ("8", "9"):
-            node.run("", at | {"OMP_NUM_THREADS": number}, socket_path="-")
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
-        [line] = server.stdout.read().splitlines()  # the first difference is told to whoever has started the server
-        assert json.loads(line) == {"differs": "the environment variable OMP_NUM_THREADS differs", "node": "n7"}
-
-
-def test_an_idle_server_ends(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    server = node.serve("--idle-s", "0.2")
-    assert server.wait(60) == 0
+        assert node.run("print(os.getppid())", at, folder="-") == (0, f"{server.pid}\n", "")
+        code, _, err = node.run("sys.exit(3)", at | {"SLURMD_NODENAME": "n8"}, folder="-")
+        assert (code, "none serves" in err) == (3, True)
+        assert node.run("print(os.environ.get('PARLAY_WARM'))", folder="-") == (0, "None\n", ""), "no folder"

@@ -150,7 +150,7 @@ BATCH = SPEC.global_batch_size * MODEL.seq_length
     ids=["whole", "its-end", "half", "synthetic"],
 )
 def test_an_epoch_took_what_its_steps_took_and_taught_what_the_next_one_shows(num_tokens, num_steps, fields):
-    data = {"kind": "tokens", "path": "/data/tokens.bin", "num_tokens": num_tokens}
+    data = {"kind": "tokens", "path": "/data/tokens", "num_tokens": num_tokens}
     spec = SPEC if num_tokens is None else replace(SPEC, trainer={"kind": "parlay", "data": data})
     assert steps_per_epoch(spec) == (None if num_tokens is None else 3)
     assert epoch_fields(spec, records(TIMES)[:num_steps]) == fields

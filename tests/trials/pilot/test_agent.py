@@ -12,8 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.trials.fork_server.servers import until
-from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepEndReason, StepFileKind, StepRequest, write
+from tests.kit import until
+from tests.orchestrator.launchers.attempts import is_running
+from trials.pilot.files import (
+    FORK_SERVER_SCRIPT,
+    PilotFolder,
+    PilotPlan,
+    StepEnd,
+    StepEndReason,
+    StepFileKind,
+    StepRequest,
+    write,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -173,3 +183,41 @@ def test_limits_hold_while_nothing_can_be_written(pilot):
     until((place / "ended").exists)
     pilot.folder.step_file("t0001.a1", StepFileKind.STARTED).rmdir()
     assert pilot.end_of("t0001.a1").reason is StepEndReason.TIME_LIMIT
+
+
+TELL = NUMBERED + 'echo "${PARLAY_FORK_SERVERS-plain}" > how'
+
+
+def servers(pilot: Pilot, script: str) -> Path:
+    """The folder of a kind of fork servers whose step is this script in the place of srun."""
+    folder = pilot.folder.fork_servers("k1")
+    folder.mkdir(parents=True)
+    (folder / FORK_SERVER_SCRIPT).write_text(script)
+    return folder
+
+
+def test_steps_of_a_kind_share_its_fork_servers_which_end_with_the_pilot_and_others_start_plain(pilot):
+    folder = servers(pilot, "echo $$ > pid; echo started >> starts; touch n1.socket; exec sleep 600")
+    places = [pilot.ask(f"t000{i}.a1", TELL, fork_servers="k1") for i in (1, 2)]
+    plain = pilot.ask("t0003.a1", TELL)
+    pilot.start()
+    assert [pilot.end_of(f"t000{i}.a1").exit_code for i in (1, 2, 3)] == [0, 0, 0]
+    found = [(place / "how").read_text().strip() for place in (*places, plain)]
+    assert found == [str(folder), str(folder), "plain"]
+    assert (folder / "starts").read_text() == "started\n"
+    pilot.folder.drain.touch()
+    assert pilot.ends() == 0
+    assert not is_running(int((folder / "pid").read_text()))
+    assert pilot.folder.read_plain_starts() is None
+
+
+@pytest.mark.fault(54)
+def test_where_slurm_refuses_the_fork_servers_step_the_reason_is_kept_for_the_driver(pilot):
+    servers(pilot, "echo \"srun: unrecognized option '--overlap'\" >&2; exit 1")
+    for name in ("t0001.a1", "t0002.a1"):
+        place = pilot.ask(name, TELL, fork_servers="k1")
+        if name == "t0001.a1":
+            pilot.start()
+        assert pilot.end_of(name).exit_code == 0
+    assert (place / "how").read_text() == "plain\n"
+    assert "--overlap" in pilot.folder.read_plain_starts().reason

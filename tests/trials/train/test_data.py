@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.token_files import document_ids, write_documents, write_tokens
+from tests.trials.datasets import document_ids, write_documents, write_tokens
 from tests.trials.train.trial_processes import MODEL
-from trials.data.token_file import TokenFile
-from trials.train.data import SyntheticData, TokenFileData, sample_indices
+from trials.data.indexed_dataset import IndexedDataset
+from trials.ranks.failures import TrialFailure
+from trials.train.data import DatasetData, SyntheticData, sample_indices
 
 CPU = torch.device("cpu")
 LAYOUTS = [
@@ -36,9 +37,9 @@ def test_synthetic_samples_differ_within_the_vocabulary_and_targets_are_the_ids_
 
 
 def test_a_sequence_and_its_targets_lie_one_token_apart_in_the_file_which_begins_again_after_the_last(tmp_path):
-    write_tokens(tmp_path / "tokens.bin", [i * i % 61 for i in range(1001)])  # 62 sequences and the token after each
+    write_tokens(tmp_path / "tokens", [i * i % 61 for i in range(1001)])  # 62 sequences and the token after each
     model, layout = replace(MODEL, seq_length=16), Layout(micro_batch_size=2)
-    data = TokenFileData(TokenFile(tmp_path / "tokens.bin"), model, layout, 0, CPU)
+    data = DatasetData(IndexedDataset(tmp_path / "tokens"), model, layout, 0, CPU)
     batch = data.begin(1)()
     assert batch.ids.dtype == torch.int64
     assert batch.ids.tolist() == [[(s * 16 + i) ** 2 % 61 for i in range(16)] for s in (2, 3)]
@@ -47,11 +48,11 @@ def test_a_sequence_and_its_targets_lie_one_token_apart_in_the_file_which_begins
 
 
 def test_a_batch_tells_the_documents_of_each_of_its_micro_batches(tmp_path):
-    path, lengths = tmp_path / "tokens.bin", (3, 20, 1, 30, 11)
+    path, lengths = tmp_path / "tokens", (3, 20, 1, 30, 11)
     write_documents(path, document_ids(lengths))
     model = replace(MODEL, seq_length=16, document_length=10.0)
     layout = Layout(micro_batch_size=2, grad_accum_steps=2)
-    batch = TokenFileData(TokenFile(path), model, layout, 0, CPU).begin(0)()
+    batch = DatasetData(IndexedDataset(path), model, layout, 0, CPU).begin(0)()
     assert batch.documents == ((3, 13), (7, 1, 8), (16,), (6, 10))
     assert batch.squared_lengths == sum(n**2 for lengths in batch.documents for n in lengths)
     first, second = batch.documents_of(2)
@@ -60,3 +61,9 @@ def test_a_batch_tells_the_documents_of_each_of_its_micro_batches(tmp_path):
     assert first.ends.tolist() == [0, 3, 16, 23, 24, 32]
     assert (first.longest, second.longest) == (13, 16)
     assert batch.first(2).documents == batch.documents[:2]
+
+
+def test_a_token_that_the_model_cannot_look_up_ends_the_trial(tmp_path):
+    dataset = write_tokens(tmp_path / "tokens", [5, MODEL.vocab_size] * 60)
+    with pytest.raises(TrialFailure, match=f"token {MODEL.vocab_size} in step 1: model.vocab_size is"):
+        DatasetData(dataset, replace(MODEL, seq_length=16), Layout(), 0, CPU).begin(0)()

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from search_spaces.layouts.layout import Layout
-from tests.trials.token_files import write_tokens
+from tests.trials.datasets import write_tokens
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, WITH_EXPERTS, best_of, faulty, make_spec
 from trials.diagnostics.parity_models import SHAPES
 from trials.files.folders import SearchFolder, read_json, write_json
@@ -172,10 +172,10 @@ def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start):
 
 
 def test_losses_are_the_same_for_every_layout_and_waits_for_data_are_part_of_the_steps(start, tmp_path):
-    write_tokens(tmp_path / "tokens.bin", [i * i % 61 for i in range(1001)])
+    write_tokens(tmp_path / "tokens", [i * i % 61 for i in range(1001)])
     losses = []
     for number, layout in enumerate((TP2, replace(DP2, micro_batch_size=1), replace(PP2, engine="deepspeed")), 1):
-        data = {"kind": "tokens", "path": str(tmp_path / "tokens.bin")}
+        data = {"kind": "tokens", "path": str(tmp_path / "tokens")}
         trial = start(make_spec(layout, trial=f"t000{number}", trainer={"kind": "parlay", "data": data}))
         assert trial.wait() == [0, 0], trial.logs()
         assert trial.result().state is TrialState.MEASURED

@@ -6,13 +6,11 @@ Rules: accelerate 1.15 accelerate/accelerator.py (`_prepare_fsdp2`, `prepare_mod
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 from search_spaces.engines import ACCELERATE_LAUNCH
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, engine_limits, quantized_products, sharded_replicas
+from search_spaces.rules.engine_rules import quantized_products, sharded_replicas
+from search_spaces.rules.rule import Rule, engine_limits
 from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu_variables, is_sharded
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
@@ -84,22 +82,16 @@ _LAUNCHER_OPTIONS = (
 )
 
 
-def _checkpointing(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    if layout.activation_checkpointing == "full" and not is_sharded(layout):
-        yield RuleViolation(
-            "activation_checkpointing",
-            f"activation_checkpointing is full with zero_stage {layout.zero_stage}"
-            f" and data_parallel {layout.data_parallel}",
-            "accelerate checkpoints activations only with FSDP: zero_stage 2 or 3 on several ranks",
-            "set zero_stage to 2 or 3, or activation_checkpointing to none",
-        )
-
-
 RULES: tuple[Rule, ...] = (
-    _checkpointing,
-    quantized_products,
+    Rule(
+        ("activation_checkpointing", "zero_stage", "data_parallel"),
+        lambda checkpointing, stage, data: checkpointing == "full" and (stage < 2 or data == 1),
+        "accelerate checkpoints activations only with FSDP: zero_stage 2 or 3 on several ranks",
+        "set zero_stage to 2 or 3, or activation_checkpointing to none",
+    ),
+    *quantized_products(),
     sharded_replicas,
-    engine_limits(ACCELERATE_LAUNCH, *ACCELERATE.limits),
+    *engine_limits(ACCELERATE_LAUNCH, ACCELERATE.limits),
 )
 """Products in 8 bits are up to the script, too: with FSDP2 accelerate's own mixed_precision fp8 converts the layers for
 Transformer Engine, and never enters its autocast (accelerator.py, _prepare_fsdp2)."""

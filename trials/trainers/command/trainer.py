@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from search_spaces.layouts.layout import SEARCHED
-from search_spaces.rules.engine_rules import engine_limits, some_layers_recomputed
+from search_spaces.rules.engine_rules import some_layers_recomputed
+from search_spaces.rules.rule import engine_limits
 from trials.trainers.base import Invocation, Trainer
 from trials.trainers.command.template import command_arguments
 from trials.trial import TrialSpec
@@ -14,7 +15,7 @@ def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 
 TRAINER = Trainer(
-    rules={"command": (some_layers_recomputed, engine_limits("command"))},
+    rules={"command": (some_layers_recomputed, *engine_limits("command"))},
     required_keys=("template", "patterns"),
     optional_keys=("python", "log_rank", "observe"),
     has_command_line=True,

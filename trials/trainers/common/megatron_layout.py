@@ -10,6 +10,7 @@ from __future__ import annotations
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import AXES, CHOICES, INNER_CONTEXT
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, TRANSFORMER_ENGINE_RECIPES
+from search_spaces.layouts.pipeline_split import GivenSplit
 from search_spaces.rules.engine_rules import MEGATRON_SCHEDULES
 from trials.trainers.table import SWITCH, Keys, Row, Trained, Values, number, switch, word
 
@@ -38,14 +39,14 @@ def has_experts(keys: Keys) -> bool:
 # -- parallelism
 
 
-_CHUNKS = "virtual_pipeline_model_parallel_size"
+_CHUNKS, PIPELINE_LAYOUT = "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"
 
 
 def _stages(spec: Trained) -> Values:
     """Interleaved stages overlap what they send, others send in one batch: Megatron-LM's own choice."""
     chunks = spec.layout.virtual_pipeline_stages
     return {
-        _CHUNKS: chunks if chunks > 1 else None,
+        _CHUNKS: chunks if chunks > 1 and not GivenSplit.of(spec.layout).has_uneven_stage else None,
         "overlap_p2p_comm": chunks > 1,
         "batch_p2p_comm": chunks == 1,
     }
@@ -53,6 +54,18 @@ def _stages(spec: Trained) -> Values:
 
 def _counted(spec: Trained) -> Values:
     return {_account(part): part in spec.layout.pipeline_split for part in AXES["pipeline_split"].parts}
+
+
+def _stage_layers(spec: Trained) -> Values:
+    """The layers of the first and the last stage, or where the chunks of one differ, the modules of every chunk:
+    `Ett|tt|tt|tL`. MTP layers are in the last one."""
+    split, further = GivenSplit.of(spec.layout), "m" * (spec.model.num_mtp_layers or 0)
+    chunks = (split.chunk_layers(spec.model.num_layers) or ()) if split.has_uneven_stage else ()
+    return {
+        PIPELINE_LAYOUT: f"E{'|'.join('t' * layers for layers in chunks)}{further}L" if chunks else None,
+        "num_layers_in_first_pipeline_stage": None if chunks else split.first,
+        "num_layers_in_last_pipeline_stage": None if chunks else split.last,
+    }
 
 
 def _account(part: str) -> str:
@@ -97,8 +110,8 @@ _PARALLELISM = (
     number("pipeline_parallel", "pipeline_model_parallel_size", 1),
     Row("virtual_pipeline_stages", _stages, number("virtual_pipeline_stages", _CHUNKS, 1).read),
     Row("pipeline_split", _counted, _pipeline_split),
-    number("first_stage_layers", "num_layers_in_first_pipeline_stage"),
-    number("last_stage_layers", "num_layers_in_last_pipeline_stage"),
+    Row("first_stage_layers", _stage_layers, number("first_stage_layers", "num_layers_in_first_pipeline_stage").read),
+    Row("last_stage_layers", read=number("last_stage_layers", "num_layers_in_last_pipeline_stage").read),
     Row("pipeline_schedule", values=MEGATRON_SCHEDULES),
     switch("sequence_parallel", "sequence_parallel", False),
     switch("tensor_parallel_overlap", "tp_comm_overlap", False),

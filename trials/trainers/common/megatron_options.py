@@ -295,7 +295,7 @@ MEGATRON_LM = CommandLine(
         {
             *OF_A_TRIAL,
             *("log-throughput", "log-memory-interval", "moe-router-force-load-balancing", "padded-vocab-size"),
-            *("ddp-num-buckets", "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage"),
+            *("ddp-num-buckets", "num-layers-per-virtual-pipeline-stage"),
         }
     ),
 )

@@ -5,19 +5,8 @@ Rules: GPT-NeoX megatron/neox_arguments, and DeepSpeed's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import (
-    DEEPSPEED_RULES,
-    Rule,
-    RuleViolation,
-    activations,
-    bf16_reductions,
-    engine_limits,
-    half_precision_flash,
-)
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, bf16_reductions, half_precision_flash
+from search_spaces.rules.rule import Rule, activations, clashes, engine_limits
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.common.megatron_log import MEGATRON_LOG
 from trials.trainers.common.plain_yaml import plain_yaml
@@ -49,25 +38,21 @@ def _start(spec: TrialSpec) -> str:
     return f"{with_variables(spec)}python deepy.py {arguments}"
 
 
-def _mlp_biases(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """megatron/model/transformer.py, ParallelMLP.forward."""
-    if not (model.gated_mlp or model.has_biases):
-        yield RuleViolation(
-            "linear_biases",
-            "model.gated_mlp is false without linear biases",
-            "GPT-NeoX adds biases in an MLP without a gate, and fails where there are none",
-            "set model.gated_mlp to true, model.linear_biases to true, or use another engine",
-        )
-
-
 RULES: tuple[Rule, ...] = (
     *DEEPSPEED_RULES,
     half_precision_flash,
     *bf16_reductions,
-    _mlp_biases,
+    # megatron/model/transformer.py, ParallelMLP.forward
+    clashes(
+        "model.linear_biases",
+        {"model.gated_mlp": (False,)},
+        "GPT-NeoX adds biases in an MLP without a gate, and fails where there are none",
+        values=(False,),
+        fix="set model.gated_mlp to true, model.linear_biases to true, or use another engine",
+    ),
     # "geglu" has the exact GELU.
     activations(("silu", "relu"), ("gelu", "relu", "silu")),
-    engine_limits(NAME, *GPT_NEOX.limits),
+    *engine_limits(NAME, GPT_NEOX.limits),
 )
 
 _REFUSED = {"megatron-config": "a trial writes the configuration from the template"}

@@ -81,7 +81,7 @@ _CLEARED = _names(
     moe_router_group_topk moe_router_num_groups moe_router_topk_scaling_factor moe_shared_expert_intermediate_size
     moe_z_loss_coeff mtp_num_layers num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage num_moe_experts
     q_lora_rank recompute_granularity recompute_method recompute_modules recompute_num_layers
-    virtual_pipeline_model_parallel_size window_size
+    pipeline_model_parallel_layout virtual_pipeline_model_parallel_size window_size
     """
 )
 """Fields that null sets to the core's default, in place of a recipe's value."""

@@ -8,17 +8,12 @@ Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import Rule, RuleViolation, activations, allows_only, builds_only
+from search_spaces.rules.rule import Rule, activations, allows_only, builds_only, clashes
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.recipe import arguments_from
 from trials.trainers.megatron_bridge.overrides import (
     KEEPS_ENDS,
     MIXED_PRECISIONS,
-    QUANTIZATION,
     bridge_overrides,
     format_overrides,
     quantization_of,
@@ -48,24 +43,21 @@ def _start(spec: TrialSpec) -> str:
     )
 
 
-def _quantization(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Only whole precisions by their names."""
-    if quantization_of(layout) in MIXED_PRECISIONS:
-        return
-    given = " and ".join(f"{n} {value}" for n, value in zip(QUANTIZATION, quantization_of(layout), strict=True))
-    known = next((each for each in MIXED_PRECISIONS if each[0] == layout.matmul_precision), None)
-    if known is None:
-        return
-    yield RuleViolation(
-        "quantization",
-        f"no precision of {_TITLE} has {given}",
-        f"of {layout.matmul_precision} it has quantized_weights {known[1]}",
-        "set them so, or leave this export out",
+# A precision by its name decides both.
+_QUANTIZATION = tuple(
+    clashes(
+        "quantized_weights",
+        {"matmul_precision": (word,)},
+        f"{_TITLE}'s precision of {word} has quantized_weights {str(is_kept).lower()}",
+        values=(not is_kept,),
+        fix=f"set quantized_weights to {str(is_kept).lower()}, or leave this export out",
+        name="quantization",
     )
-
-
+    for word, is_kept in MIXED_PRECISIONS
+    if word != "same"
+)
 RULES: tuple[Rule, ...] = (
-    allows_only(
+    *allows_only(
         {
             "attention_kernel": ("flash",),
             "precision": ("bf16",),
@@ -74,8 +66,8 @@ RULES: tuple[Rule, ...] = (
         },
         owner=_TITLE,
     ),
-    _quantization,
-    builds_only(
+    *_QUANTIZATION,
+    *builds_only(
         (
             *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"),
             *("attention_sinks", "num_experts", "key_value_latent_size", "num_mtp_layers"),

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.rules.engine_rules import (
-    DEEPSPEED_RULES,
-    Rule,
-    activations,
-    bf16_reductions,
-    engine_limits,
-    even_stages,
-    half_precision_flash,
-)
+from search_spaces.rules.engine_rules import DEEPSPEED_RULES, bf16_reductions, even_stages, half_precision_flash
+from search_spaces.rules.rule import Rule, activations, engine_limits
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.deepspeed_config import ZERO, ds_config, fp32_sums
@@ -75,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     half_precision_flash,
     *bf16_reductions,
     activations(("silu",), ("gelu", "squared_relu")),
-    engine_limits(NAME, *MEGATRON_DEEPSPEED.table.limits),
+    *engine_limits(NAME, MEGATRON_DEEPSPEED.table.limits),
 )
 
 TRAINER = Trainer(

@@ -6,21 +6,10 @@ core_v0.16.1 and of main (2026-08).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from search_spaces.layouts.layout import FUSED_DISPATCHERS, INNER_CONTEXT, Layout
-from search_spaces.model_shape import ModelShape
-from search_spaces.rules.engine_rules import (
-    Rule,
-    RuleViolation,
-    at_least,
-    clashes,
-    has_part,
-    is_given,
-    sharded_replicas,
-    zero_in_pipeline,
-)
+from search_spaces.layouts.layout import FUSED_DISPATCHERS, INNER_CONTEXT
+from search_spaces.layouts.settings import Settings
+from search_spaces.rules.engine_rules import NO_MLP, sharded_replicas, zero_in_pipeline
+from search_spaces.rules.rule import Clashes, Rule, at_least, clashes, has_part, is_given, is_not
 
 _ON_HOST = "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16"
 _OVERLAPS = "Megatron-LM overlaps collectives of sequence parallelism with Transformer Engine's products in 16 bits"
@@ -28,78 +17,17 @@ _IN_4_OR_8_BITS = "--fp8-param-gather and --fp4-param-gather need the distribute
 _ROTARY = "Megatron-LM has latent attention and layers for further tokens with rotary positions alone"
 
 
-def _context(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """Positions and heads that the ranks of a context share."""
-    count, transport = layout.context_parallel, layout.context_transport
-    if count == 1:
-        return
-    if layout.sequence_parallel and (model.seq_length // count) % layout.tensor_parallel:
-        yield RuleViolation(
-            "context_parallel",
-            f"seq_length {model.seq_length} / context_parallel {count} is no multiple of tensor_parallel"
-            f" {layout.tensor_parallel} with sequence_parallel true",
-            "tensor-parallel ranks split the positions of a context-parallel rank",
-            "use a smaller context_parallel or tensor_parallel",
-        )
-    split = {"a2a": count, "a2a_p2p": INNER_CONTEXT}.get(transport, 1)
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        if (getattr(model, name) // layout.tensor_parallel) % split:
-            yield RuleViolation(
-                "context_transport",
-                f"context_transport is {transport}, and {split} does not divide {name} {getattr(model, name)} /"
-                f" tensor_parallel {layout.tensor_parallel}",
-                "all-to-alls give each rank of their group some of the heads",
-                "use a smaller context_parallel or tensor_parallel, or context_transport p2p",
-            )
-    if transport == "a2a_p2p" and (count % split or count == split):
-        yield RuleViolation(
-            "context_transport",
-            f"context_transport is a2a_p2p with context_parallel {count}",
-            "a2a_p2p has several inner groups of two: context_parallel is even, and 4 or more",
-            "use another context_parallel, or context_transport a2a",
-        )
+_is_of_modules = is_not("none", "full_iteration")
 
 
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+def _registers_segments(settings: Settings) -> bool:
+    """True if NCCL registers buffers in graphs whose segments may be mapped elsewhere."""
+    allocators = (settings.env.get(name) or "" for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
+    has_segments = any("expandable_segments:True" in given for given in allocators)
+    return has_segments and settings.env.get("NCCL_GRAPH_REGISTER") != "0"
 
 
-def _is_of_modules(word: str) -> bool:
-    return word not in ("none", "full_iteration")
-
-
-def _captured_modules(layout: Layout, model: ModelShape) -> Iterator[RuleViolation]:
-    """What the model or the environment says of captured parts. megatron/core/transformer/transformer_layer.py says
-    when the norm before experts is computed again."""
-    modules, env = layout.modules_captured, layout.of_trial.env
-    has_segments = any("expandable_segments:True" in (env.get(name) or "") for name in _ALLOCATOR)
-    if modules and has_segments and env.get("NCCL_GRAPH_REGISTER") != "0":
-        yield RuleViolation(
-            "cuda_graphs",
-            f"cuda_graphs is {layout.cuda_graphs} with expandable_segments:True and without NCCL_GRAPH_REGISTER=0",
-            "megatron/training/arguments.py asserts it: NCCL registers buffers in graphs, whose segments may be mapped"
-            " elsewhere",
-            "add NCCL_GRAPH_REGISTER: 0 to space.env, or set cuda_graphs to none",
-        )
-    if "mlp" in modules and model.num_expert_layers == model.num_layers:
-        yield RuleViolation(
-            "cuda_graphs",
-            f"cuda_graphs is {layout.cuda_graphs} with experts in every layer",
-            "mlp is captured in layers without experts",
-            "use moe_router, or set cuda_graphs to none",
-        )
-    sends = "moe_preprocess" in modules and layout.expert_dispatcher == "alltoall"
-    if "moe_router" in modules and "layernorm" in layout.modules_recomputed and not sends:
-        yield RuleViolation(
-            "cuda_graphs",
-            f"cuda_graphs is {layout.cuda_graphs} with recompute_modules {layout.recompute_modules} and"
-            f" expert_dispatcher {layout.expert_dispatcher}",
-            "a graph returns the norm before its router, so that Megatron-LM keeps it, unless the graph goes on to what"
-            " all-to-alls send",
-            "recompute other modules, or set cuda_graphs to none",
-        )
-
-
-_BIASED: dict[str, Any] = {"model.num_experts": is_given, "model.linear_biases": (True,)}
+_BIASED: Clashes = {"model.num_experts": is_given, "model.linear_biases": (True,)}
 TOGETHER: tuple[Rule, ...] = (
     # -- sharding, offload and types
     # ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no pipeline.
@@ -125,7 +53,7 @@ TOGETHER: tuple[Rule, ...] = (
     clashes("quantized_weights", {"zero_stage": (0,)}, _IN_4_OR_8_BITS),
     clashes(
         "quantized_weights",
-        {"offload": ("optimizer",), "matmul_precision": lambda word: word != "fp8_delayed"},
+        {"offload": ("optimizer",), "matmul_precision": is_not("fp8_delayed")},
         "--optimizer-cpu-offload takes 8-bit weights of delayed scaling only",
     ),
     clashes("gradients_in_bf16", {"precision": ("fp32", "fp16")}, "--grad-reduce-in-bf16 is for weights in bf16"),
@@ -135,10 +63,35 @@ TOGETHER: tuple[Rule, ...] = (
         "moments of other types need the precision-aware distributed optimizer: zero_stage 1",
     ),
     # -- context parallelism: transformer_engine/pytorch/attention/dot_product_attention
-    _context,
+    Rule(
+        ("model.seq_length", "context_parallel", "tensor_parallel"),
+        lambda length, context, tensor: context > 1 and length // context % tensor,
+        "tensor-parallel ranks split the positions of a context-parallel rank",
+        "use a smaller context_parallel or tensor_parallel",
+        {"sequence_parallel": (True,)},
+        "context_parallel",
+    ),
+    *(
+        Rule(
+            ("context_transport", "context_parallel", heads, "tensor_parallel"),
+            lambda transport, context, count, tensor: (
+                count // tensor % {"a2a": context, "a2a_p2p": INNER_CONTEXT}.get(transport, 1)
+            ),
+            "all-to-alls give each rank of their group some of the heads",
+            "use a smaller context_parallel or tensor_parallel, or context_transport p2p",
+        )
+        for heads in ("model.num_attention_heads", "model.num_key_value_heads")
+    ),
+    clashes(
+        "context_transport",
+        {"context_parallel": lambda count: count % INNER_CONTEXT or count == INNER_CONTEXT},
+        "a2a_p2p has several inner groups of two: context_parallel is even, and 4 or more",
+        values=("a2a_p2p",),
+        fix="use another context_parallel, or context_transport a2a",
+    ),
     clashes(
         "context_parallel",
-        {"attention_kernel": lambda kernel: kernel != "flash"},
+        {"attention_kernel": is_not("flash")},
         "Transformer Engine's unfused attention has no context parallelism",
     ),
     clashes(
@@ -190,7 +143,34 @@ TOGETHER: tuple[Rule, ...] = (
         "layers that are computed again as a whole are captured by full_iteration alone",
         values=_is_of_modules,
     ),
-    _captured_modules,
+    clashes(
+        "cuda_graphs",
+        {},
+        "with expandable_segments:True and without NCCL_GRAPH_REGISTER=0 NCCL registers buffers in graphs whose"
+        " segments may be mapped elsewhere (megatron/training/arguments.py asserts it)",
+        values=_is_of_modules,
+        fix="add NCCL_GRAPH_REGISTER: 0 to space.env, or set cuda_graphs to none",
+        only={"of_trial": _registers_segments},
+    ),
+    clashes(
+        "cuda_graphs",
+        NO_MLP,
+        "mlp is captured in layers without experts",
+        values=has_part("mlp"),
+        fix="use moe_router, or set cuda_graphs to none",
+    ),
+    # megatron/core/transformer/transformer_layer.py says when the norm before experts is computed again.
+    Rule(
+        ("cuda_graphs", "recompute_modules", "expert_dispatcher"),
+        lambda graphs, recomputed, dispatcher: (
+            has_part("moe_router")(graphs)
+            and has_part("layernorm")(recomputed)
+            and not (has_part("moe_preprocess")(graphs) and dispatcher == "alltoall")
+        ),
+        "a graph returns the norm before its router, so that Megatron-LM keeps it, unless the graph goes on to what"
+        " all-to-alls send",
+        "recompute other modules, or set cuda_graphs to none",
+    ),
     clashes(
         "cuda_graphs",
         {},
@@ -215,7 +195,7 @@ TOGETHER: tuple[Rule, ...] = (
     # experts.py, _is_fused_impl_supported).
     clashes(
         "cuda_graphs",
-        {"model.num_experts": is_given, "expert_dispatcher": lambda word: word != "hybridep"},
+        {"model.num_experts": is_given, "expert_dispatcher": is_not("hybridep")},
         "the host waits for the number of each expert's tokens, but for HybridEP's, which has room for a fixed one"
         " (--moe-expert-rank-capacity-factor, from core_v0.18.0 on)",
         values=("full_iteration",),
@@ -230,7 +210,7 @@ TOGETHER: tuple[Rule, ...] = (
     ),
     clashes(
         "cuda_graphs",
-        {"model.num_experts": is_given, "model.activation": lambda word: word not in ("silu", "clamped_swiglu")},
+        {"model.num_experts": is_given, "model.activation": is_not("silu", "clamped_swiglu")},
         "experts that a graph captures have silu or clamped_swiglu with a gate",
         values=("full_iteration",),
         fix="capture attn, moe_router and moe_preprocess, or set cuda_graphs to none",

@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.rules.engine_rules import (
-    MEGATRON_RULES,
-    Rule,
-    activations,
-    engine_limits,
-    quantized_products,
-)
+from search_spaces.rules.engine_rules import MEGATRON_RULES, quantized_products
+from search_spaces.rules.rule import Rule, activations, engine_limits
 from trials.ranks.cuda_connections import refused_connections
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.megatron_log import MEGATRON_LM_LOG
@@ -87,10 +82,10 @@ def _start(spec: TrialSpec) -> str:
 
 RULES: tuple[Rule, ...] = (
     *MEGATRON_RULES,
-    quantized_products,
+    *quantized_products(),
     *TOGETHER,
     activations(("silu", "clamped_swiglu"), ("gelu", "squared_relu")),
-    engine_limits(NAME, *MEGATRON_LM.table.limits),
+    *engine_limits(NAME, MEGATRON_LM.table.limits),
 )
 
 TRAINER = Trainer(

@@ -5,7 +5,8 @@ Rules: nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
 
 from __future__ import annotations
 
-from search_spaces.rules.engine_rules import Rule, engine_limits, too_few_micro_batches
+from search_spaces.rules.engine_rules import too_few_micro_batches
+from search_spaces.rules.rule import Rule, engine_limits
 from trials.ranks.cuda_connections import ONE
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.common.log_lines import MIB_PER_GIB, LogFormat, labelled, number_in
@@ -43,7 +44,7 @@ def _start(spec: TrialSpec) -> str:
 
 RULES: tuple[Rule, ...] = (
     too_few_micro_batches(1, "nanotron's 1F1B needs at least pipeline_parallel - 1 micro-batches a step"),
-    engine_limits(NAME, *NANOTRON.limits),
+    *engine_limits(NAME, NANOTRON.limits),
 )
 
 _PREFIXED = r"([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)([KMBGTP]?)"

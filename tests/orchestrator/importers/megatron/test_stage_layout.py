@@ -16,7 +16,7 @@ OF_MEGATRON = ("Ettt|(tt|)*29,m|L", "Et*2|(tt|)*5t|tmL", "Et|(tt|)*6mL", "(E|)*1
 def read(layout: str, stages: int | str, more: str = "") -> Any:
     named = f'--pipeline-model-parallel-layout "{layout}" --pipeline-model-parallel-size {stages} {more}'
     return read_launch_script(
-        f"torchrun --nproc-per-node 4 pretrain_gpt.py --hidden-size 256 --micro-batch-size 1 {named}"
+        f"torchrun --nproc-per-node 8 pretrain_gpt.py --hidden-size 256 --micro-batch-size 1 {named}"
     )
 
 
@@ -29,6 +29,7 @@ def read(layout: str, stages: int | str, more: str = "") -> Any:
         ("Et*3|(t*4|)*6,t*4mL", 4, (2, "embedding", None, None)),
         ("Et|ttt|ttt|tt|t|ttt|ttt|ttL", 4, (2, "own", 2, 4)),
         ("Ettt|ttt|ttt|tmL", 4, (1, "own", None, 1)),
+        ("Et*4|(t*4|)*14tmL", 8, (2, "own", None, 5)),
         ("Et|tt|t|ttL", "$PP", (None, None, None, None)),
         ("$LAYOUT", 2, (None, None, None, None)),
     ],

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
@@ -20,15 +23,14 @@ from tests.orchestrator.launchers.attempts import (
     LAYOUT,
     attempt_request,
     is_running,
-    poll_one,
     rank_pids,
     result_of,
     wait_until_ended,
     wait_until_started,
     with_spec,
 )
+from tests.sources import ROOT
 from tests.trials.fork_server.servers import light_code, until
-from trials.attempt_result import Liveness
 from trials.measure_rules import MeasureRules
 from trials.trial import FailureReason, TrialState
 
@@ -51,24 +53,45 @@ def ran(launcher: LocalLauncher, request: LaunchRequest) -> list[dict[str, str]]
     return [json.loads((request.folder.path / f"environment-{rank}.json").read_text()) for rank in range(2)]
 
 
+def serve(launcher: LocalLauncher, request: LaunchRequest) -> None:
+    """Have the request's server serve."""
+    launcher.poll([])
+    [plan] = node_plans(request)
+    assert launcher._fork_servers.stub_for("t", plan)
+    launcher._fork_servers.servers.release("t")
+    folder = launcher._fork_servers.folder_of(plan)
+    until(lambda: any(folder.glob("*.socket")))
+
+
+def warm(launcher: LocalLauncher, request: LaunchRequest) -> list[dict[str, str]]:
+    """The environments of ranks that are forked."""
+    serve(launcher, request)
+    return ran(launcher, request)
+
+
 def parents(environments: list[dict[str, str]]) -> set[str]:
     assert all("PARLAY_WARM" in environment for environment in environments)
     return {environment["PARLAY_PARENT_PID"] for environment in environments}
 
 
 def hanging(launcher: LocalLauncher, request: LaunchRequest) -> list[int]:
-    """Pids of an attempt's stubs and ranks, once its ranks hang."""
+    """Pids of an attempt's stubs and forked ranks, once its ranks hang."""
+    serve(launcher, request)
     launcher.launch(request)
     wait_until_started(launcher, request)
-    until(lambda: len(rank_pids(request.folder)) == 4)
     until(lambda: all((request.folder.path / f"hanging-{rank}").exists() for rank in range(2)))
-    return rank_pids(request.folder)
+    here = str(request.folder.path.absolute())
+    processes = [each.info for each in psutil.process_iter(["pid", "cwd", "cmdline"]) if each.info["cwd"] == here]
+    ranks = [each["pid"] for each in processes if "trials.fork_server" in each["cmdline"]]
+    assert len(ranks) == 2
+    return [*rank_pids(request.folder), *ranks]
 
 
-def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(tmp_path, launcher):
-    held = attempt_request(tmp_path, "hang", trial="t0000")
-    launcher.launch(held)
-    found = [ran(launcher, attempt_request(tmp_path, "tell_environment", trial=f"t000{i}")) for i in (1, 2)]
+def test_the_first_attempt_starts_plain_and_one_server_forks_the_ranks_of_all_others(tmp_path, launcher):
+    first = ran(launcher, attempt_request(tmp_path, "tell_environment", trial="t0000"))
+    assert not any("PARLAY_WARM" in environment for environment in first)
+    hanging(launcher, attempt_request(tmp_path, "hang", trial="t0001"))
+    found = [ran(launcher, attempt_request(tmp_path, "tell_environment", trial=f"t000{i}")) for i in (2, 3)]
     assert len({pid for environments in found for pid in parents(environments)}) == 1
     assert found[0][0]["CUDA_VISIBLE_DEVICES"] == "1"
 
@@ -76,18 +99,18 @@ def test_one_server_forks_the_ranks_of_all_attempts_whatever_their_devices(tmp_p
 def test_what_the_driver_sets_later_changes_no_rank(tmp_path, launcher, monkeypatch):
     found = []
     for trial in ("t0001", "t0002"):
-        found += ran(launcher, attempt_request(tmp_path, "tell_environment", trial=trial))
+        found += warm(launcher, attempt_request(tmp_path, "tell_environment", trial=trial))
         monkeypatch.setenv("SET_LATER", "FALSE")  # as scikit-learn sets KMP_INIT_AT_FORK when it is imported
     assert len(parents(found)) == 1
     assert not any("SET_LATER" in environment for environment in found)
 
 
-def test_each_engine_device_and_environment_has_its_own_server_and_of_three_the_oldest_idle_goes(tmp_path, launcher):
+def test_each_engine_device_and_environment_has_its_own_server_and_of_three_an_idle_one_goes(tmp_path, launcher):
     of_one = {"layout": replace(LAYOUT, settings="env.OMP_NUM_THREADS=1")}
     of_two = {"layout": replace(LAYOUT, settings="env.OMP_NUM_THREADS=2")}
     kinds = (of_one, of_two, of_two, {"layout": replace(LAYOUT, engine="deepspeed")}, {"accelerator": "h100-80gb"})
     found = [
-        ran(launcher, with_spec(attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), **kind))
+        warm(launcher, with_spec(attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), **kind))
         for number, kind in enumerate(kinds)
     ]
     assert [{e["OMP_NUM_THREADS"] for e in environments} for environments in found[:3]] == [{"1"}, {"2"}, {"2"}]
@@ -102,19 +125,55 @@ def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path, launche
     other = replace(LAYOUT, engine="deepspeed")
     hanging(launcher, with_spec(attempt_request(tmp_path, "hang", trial="t0002"), layout=other))
     third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
+    assert launcher._fork_servers.stub_for("t", node_plans(third)[0]) == ()
     assert not any("PARLAY_WARM" in environment for environment in ran(launcher, third))
 
 
 @pytest.mark.fault(49)
-def test_a_killed_server_is_a_node_failure_and_the_next_attempt_has_another(tmp_path, launcher):
+def test_a_killed_server_is_a_node_failure_and_later_attempts_have_another(tmp_path, launcher):
     request = attempt_request(tmp_path, "hang", trial="t0001")
     pids = hanging(launcher, request)
-    server = int(Path(f"/proc/{pids[-1]}/stat").read_text().rpartition(")")[2].split()[1])
+    server = psutil.Process(pids[-1]).ppid()
     os.kill(server, signal.SIGKILL)
     assert result_of(request, wait_until_ended(launcher, request)).reason is FailureReason.NODE_FAILURE
     assert not any(is_running(pid) for pid in pids)
-    (new,) = parents(ran(launcher, attempt_request(tmp_path, "tell_environment", trial="t0002")))
+    (new,) = parents(warm(launcher, attempt_request(tmp_path, "tell_environment", trial="t0002")))
     assert int(new) != server
+
+
+@pytest.mark.fault(50)
+def test_a_rank_of_a_server_that_hangs_is_killed_by_its_launcher_and_the_server_is_replaced(tmp_path, launcher):
+    request = attempt_request(tmp_path, "hang", trial="t0001")
+    pids = hanging(launcher, request)
+    server = psutil.Process(pids[-1]).ppid()
+    os.kill(server, signal.SIGSTOP)
+    assert launcher.cancel([request.spec.attempt_key]) == set()
+    assert not any(is_running(pid) for pid in pids)
+    next(launcher._fork_servers._folder.glob("*/*.socket")).unlink()  # as a stub does that had no answer
+    (new,) = parents(warm(launcher, attempt_request(tmp_path, "tell_environment", trial="t0002")))
+    assert int(new) != server
+    assert not is_running(server)
+
+
+@pytest.mark.fault(49)
+def test_a_killed_driver_takes_server_stubs_and_ranks_with_it(tmp_path):
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    pids = [int(word) for word in driver.stdout.readline().split()]
+    assert len(pids) == 5
+    driver.kill()
+    until(lambda: not any(map(is_running, pids)))
+
+
+DRIVER = """
+import sys, time, psutil
+from pathlib import Path
+from tests.orchestrator.launchers.local.test_fork_servers import *
+root = Path(sys.argv[1])
+light_code(root / "code")
+pids = hanging(LocalLauncher([["0"]]), attempt_request(root, "hang"))
+print(*pids, psutil.Process(pids[-1]).ppid(), flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.mark.fault(48)
@@ -130,27 +189,16 @@ def test_a_killed_rank_or_stub_is_a_node_failure_and_nothing_is_left(tmp_path, l
 @pytest.mark.fault(50)
 def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(tmp_path, launcher, logged):
     light_code(tmp_path / "code", preload=REFUSES)
-    for trial in ("t0001", "t0002"):
+    for trial in ("t0001", "t0002", "t0003"):
         request = attempt_request(tmp_path, "measure", trial=trial)
         launcher.launch(request)
         assert result_of(request, wait_until_ended(launcher, request)).state is TrialState.MEASURED
-    assert len(rank_pids(request.folder)) == 2
-    assert [line for line in logged if "no_such_module" in line] == logged
+        until(lambda: launcher.poll([]) == {} and any("no_such_module" in line for line in logged))
     assert len(logged) == 1
 
 
-@pytest.mark.walks
-def test_an_attempt_cancelled_while_its_server_imports_has_ended_at_once(tmp_path, launcher):
-    light_code(tmp_path / "code", preload="import time\ndef import_engine(engine, on_cpu): time.sleep(600)")
-    request = attempt_request(tmp_path, "hang")
-    launcher.launch(request)
-    wait_until_started(launcher, request)
-    assert launcher.cancel([request.spec.attempt_key]) == set()
-    assert poll_one(launcher, request).liveness is Liveness.ENDED
-
-
 def test_a_closed_launcher_leaves_no_server_and_no_folder(tmp_path, launcher):
-    (server,) = parents(ran(launcher, attempt_request(tmp_path, "tell_environment")))
+    (server,) = parents(warm(launcher, attempt_request(tmp_path, "tell_environment")))
     folder = launcher._fork_servers._folder
     assert folder is not None
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -31,6 +31,7 @@ from tests.orchestrator.launchers.attempts import (
     poll_one,
     rank_pids,
     result_of,
+    serve,
     wait_until_ended,
     wait_until_started,
     with_spec,
@@ -116,6 +117,7 @@ class TestOnLoopback:
 
     def test_the_ranks_of_a_nodes_attempts_are_forked_by_one_server(self, loopback, tmp_path):
         light_code(tmp_path / "code")
+        serve(loopback, tmp_path)
         servers = set()
         for trial in ("t0001", "t0002"):
             request = attempt_request(tmp_path, "tell_environment", trial=trial)

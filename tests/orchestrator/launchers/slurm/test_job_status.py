@@ -77,6 +77,7 @@ ENDS = [
     (("OUT_OF_MEMORY", "OutOfMemory", 0, 125), "", MEMORY),
     (("FAILED", NON_ZERO, 1), OUT_OF_MEMORY, MEMORY),
     (("FAILED", NON_ZERO, 1), OUT_OF_MEMORY_LATER, MEMORY),
+    (("FAILED", NON_ZERO, 1), EXITED_FIRST.replace("code 3", "code 76"), MEMORY),  # of a rank that was forked
     (("FAILED", LAUNCH, 0, 9), OVER_MEMORY, MEMORY),
     # -- time, with whatever code srun leaves
     (("TIMEOUT", "TimeLimit", 143), TIME_LIMIT, TIME),

@@ -9,8 +9,7 @@ import pytest
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.schema.launcher import LauncherSection
-from orchestrator.search.attempt_factory import LAUNCHER_GRACE_S
-from orchestrator.search.node_hours import longest_attempt_s, longest_s
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S, longest_attempt_s, longest_s
 from slurm.job_state import JobState
 from slurm.request import JobOptions, JobRequest, Placement
 from tests.fake_slurm.jobs import JobPlan

@@ -25,11 +25,12 @@ from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions, Launch, Runtime
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import SqueueSnapshot
+from tests.kit import until
 from tests.orchestrator.launchers.attempts import attempt_request, is_running, poll_one, result_of
 from tests.slurm.sandboxes import resume
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.pilot.files import PilotFolder, PilotPlan, StepRequest, write
+from trials.pilot.files import PilotFolder, PilotPlan
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -58,8 +59,18 @@ class Bench:
         self.launcher.launch(request)
         return request
 
+    def serve(self, trial: str) -> None:
+        """Have servers serve on both nodes, by an attempt that starts plain."""
+        assert not is_warm(self.environments(trial))
+        until(lambda: len(self.sockets()) == 2)
+
+    def sockets(self) -> list[Path]:
+        return list(self.pilot().path.glob("fork_servers/*/*.socket"))
+
     def hanging(self, trial: str, **details: object) -> LaunchRequest:
-        """An attempt whose ranks hang."""
+        """An attempt whose forked ranks hang."""
+        if not self.path_of_pilots().exists() or not self.sockets():
+            self.serve(f"{trial[:-1]}9")
         request = self.launch("hang", trial, **details)
         files = [request.folder.path / f"hanging-{rank}" for rank in range(2)]
         self.until(request, lambda _: all(file.exists() for file in files))
@@ -96,8 +107,11 @@ class Bench:
         return psutil.Process(pid).ppid()
 
     def pilot(self) -> PilotFolder:
-        [path] = (self.root / "searches" / "demo-abc234" / "pilots").iterdir()
+        [path] = self.path_of_pilots().iterdir()
         return PilotFolder(path)
+
+    def path_of_pilots(self) -> Path:
+        return self.root / "searches" / "demo-abc234" / "pilots"
 
     def close(self) -> None:
         self.launcher.close()
@@ -128,7 +142,7 @@ def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_plac
     assert is_warm(environments)
     assert [environment["SLURM_PROCID"] for environment in environments] == ["0", "1"] * 2
     [folder] = (bench.pilot().path / "fork_servers").iterdir()
-    assert (folder / "servers.out").read_text().count("listens") == 2
+    assert {path.name for path in folder.glob("*.socket")} == {"n1.socket", "n2.socket"}
     assert len({bench.server_of(pid) for pid in bench.pids(held, rank=True)}) == 1
 
 
@@ -136,6 +150,7 @@ def test_attempts_of_a_pilot_are_forked_by_one_server_a_node_with_their_own_plac
 @pytest.mark.skipif(os.geteuid() != 0, reason="no leave to be another user")
 def test_ranks_in_a_container_are_forked_by_a_server_in_a_container_of_its_own(bench):
     bench.launcher = bench.new_launcher(JobOptions(container=Container(command=("unshare", "--mount"))))
+    bench.serve("t0000")
     assert is_warm(bench.environments("t0001"))
 
 
@@ -152,14 +167,6 @@ def test_attempts_that_differ_in_folder_limit_and_nodes_only_have_the_same_serve
     name = write_fork_servers(first, options, pilot)
     assert name is not None
     assert {write_fork_servers(other, options, pilot) for other in others} == {name}
-
-
-def test_a_search_whose_code_has_no_servers_in_pilots_is_asked_for_none(tmp_path):
-    (light_code(tmp_path / "code") / "trials" / "pilot" / "fork_servers.py").unlink()
-    pilot = Pilot(PilotFolder(tmp_path / "p0001"), PilotPlan(2, 2, 600.0, "python", "code", 60.0, 0.0), "demo.p0001")
-    name = write_fork_servers(attempt_request(tmp_path, "hang", trial="t0001"), JobOptions(), pilot)
-    write(tmp_path / "request", StepRequest("place", "job.sh", 1, 60.0, ("n1",), fork_servers=name))
-    assert "fork_servers" not in json.loads((tmp_path / "request").read_text())
 
 
 @pytest.mark.parametrize(("name", "is_warm"), [("MIOPEN_USER_DB_PATH", True), ("TMPDIR", False)])
@@ -229,7 +236,9 @@ def test_a_kill_ends_the_attempt_on_that_node_and_no_other(bench, killed):
     assert poll_one(bench.launcher, other).liveness is Liveness.ALIVE
     assert bench.pids(other) == before
     bench.launcher.cancel([other.key])
-    assert is_warm(bench.environments("t0003"))
+    if killed == "server":
+        bench.serve("t0003")
+    assert is_warm(bench.environments("t0004"))
 
 
 @pytest.mark.fault(55)
@@ -249,7 +258,8 @@ def test_a_cancelled_step_of_the_servers_ends_their_ranks_and_the_next_attempt_h
     [step] = [row.split()[0] for row in rows if row.endswith(" fork_servers")]
     bench.sandbox.ask("scancel", step)
     assert bench.reason(request) is FailureReason.NODE_FAILURE
-    assert is_warm(bench.environments("t0002"))
+    bench.serve("t0002")
+    assert is_warm(bench.environments("t0003"))
 
 
 @pytest.mark.walks
