@@ -1,1 +1,2 @@
-"""Command line: a file a verb; main.py, and what several verbs share in options.py and output.py."""
+"""Command line: verbs.py lists the verbs, each with its module; options.py, output.py and endings.py are what they
+share."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.driver_errors import exit_code_of, exit_on_driver_errors, print_search
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, log, print_result, warn
+from orchestrator.cli.drive import exit_code_of, print_search
+from orchestrator.cli.endings import resumable
+from orchestrator.cli.options import LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, exit_with, log, print_result, prints_json, warn
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import use_times_in
 from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
-    from orchestrator.config.spec import SearchSpec
     from orchestrator.records.lookup import OwnSearch
     from orchestrator.schema.launcher import LauncherSection
     from trials.files.folders import SearchFolder
@@ -32,29 +32,28 @@ def advance(
         bool, typer.Option("--all", help="Advance all searches of the ledger whose jobs run without a driver.")
     ] = False,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Drive a search for one turn and exit: for cron and scrontab, if no process may stay on a login node."""
     if every:
-        _advance_all(ledger, as_json)
+        _advance_all(ledger)
         return
     from orchestrator.records.lookup import find_own_search
 
     found = find_own_search(search, ledger)
     require_detached_jobs(found.spec.launcher, "launcher.kind")
     use_times_in(found.folder.driver_log)
-    with exit_on_driver_errors(found.folder, as_json):
+    with resumable(found.folder):
         record = _advance(found)
-    if as_json:
-        print_search(record, found.folder, found.spec, as_json)
+    if prints_json.get():
+        print_search(record, found.folder, found.spec)
     else:
         log(_format_record(record))
-    if record.state.is_ended and (code := exit_code_of(record)) is not ExitCode.SUCCESS:
-        raise Exit(code)
+    if record.state.is_ended:
+        exit_with(exit_code_of(record))
 
 
 def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
-    """Raise InputError if the search's trials would end with the driver's process."""
+    """Raise InputError if the search's trials would end with the driver's process, or are steps of a pilot: it would
+    be idle between turns, and an idle pilot soon ends."""
     if launcher.kind != "slurm":
         raise InputError.of(
             "advance",
@@ -64,11 +63,6 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
             key=key,
             value=launcher.kind,
         )
-
-
-def _has_detached_jobs(launcher: LauncherSection) -> bool:
-    """True if trials run without a driver. A pilot would be idle between turns, and an idle pilot soon ends."""
-    return launcher.kind == "slurm"
 
 
 def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
@@ -83,16 +77,6 @@ def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
     write_text(folder.cron_script, render_repeated(argv, path / folder.driver_log.name, environ))
 
 
-def cron_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
-    """Return the crontab line and the scrontab lines for this search."""
-    from orchestrator.lifecycle.driver_status import cron_job_name
-    from slurm.crontab import crontab_line, scrontab_lines
-    from slurm.driver_script import driver_options
-
-    script, options = folder.cron_script.absolute(), driver_options(spec.launcher.slurm.job_options())
-    return crontab_line(script), scrontab_lines(script, cron_job_name(folder.search_id), options)
-
-
 def _advance(found: OwnSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
     from orchestrator.lifecycle.create import reopen_search
@@ -102,8 +86,7 @@ def _advance(found: OwnSearch) -> SearchRecord:
     from orchestrator.schema.notify import NotifyEvent
 
     is_notified = not is_notification_due(found.folder, found.spec, NotifyEvent.END)
-    is_finished = found.folder.measured.exists() and is_notified
-    if found.record.state.is_ended and is_finished:
+    if found.record.state.is_ended and is_notified and found.folder.measured.exists():
         return found.record
     started = reopen_search(found, contacts_tracking=False)
     with driving(started) as driver, DriverSignals().handling(driver):
@@ -119,7 +102,7 @@ def _format_record(record: SearchRecord) -> str:
     return f"{words}; it needs no more turns" if record.state.is_ended else words
 
 
-def _advance_all(ledger: str | None, as_json: bool) -> None:
+def _advance_all(ledger: str | None) -> None:
     """Advance every unfinished search; errors of one do not stop the others."""
     from orchestrator.records.lookup import find_search, own_search
     from orchestrator.records.summary import AdvanceAllAnswer, FailedAdvance, StatusAnswer, status_of
@@ -137,7 +120,7 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
     for search_id in ids:
         try:
             found = find_search(search_id, url)
-            if not _has_detached_jobs(found.spec.launcher):
+            if found.spec.launcher.kind != "slurm":
                 continue
             record = _advance(own_search(found.folder, url))
         except LeaseHeld as error:
@@ -149,6 +132,6 @@ def _advance_all(ledger: str | None, as_json: bool) -> None:
         else:
             advanced.append(status_of(record, found.spec, found.folder))
             log(_format_record(record))
-    print_result(AdvanceAllAnswer(searches=advanced, held=held, refused=refused), as_json)
+    print_result(AdvanceAllAnswer(searches=advanced, held=held, refused=refused))
     if refused or held:
         raise Exit(ExitCode.REFUSED if refused else ExitCode.HELD_BY_ANOTHER)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import exit_with_error, print_result
+from orchestrator.cli.options import LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, print_result
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 
-def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Print the best layout of a search, and the path of its recipe."""
+def best(search: SearchId = None, ledger: LedgerUrl = None) -> None:
+    from dashboards import trial_text
     from dashboards.cost_text import describe_search_cost
     from dashboards.terminal.headline import best_layout_line, describe_incomplete
-    from dashboards.trial_text import (
-        describe_energy,
-        describe_flag,
-        describe_fullest_rank,
-        describe_node_sets,
-        describe_replayed_table,
-        describe_slowest_rank,
-        describe_step_time,
-        describe_training_rate,
-    )
     from orchestrator.cli.search_summary import launch_lines
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_of, result_line
@@ -33,20 +23,24 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     ranking = spec.ranking_of(found.record.trials)
     data = best_of(found.record, spec, found.folder)
     if data is None:
-        why, name = result_line(found.record, spec), found.record.search_id
+        message = f"search {found.record.search_id}: {result_line(found.record, spec)}"
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
-        problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
-        exit_with_error(ExitCode.NO_MEASUREMENT, problem, as_json)
+        raise Exit(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix))
     verdict, table = verdict_of(found.record, ranking, spec.baseline_key), found.record.replayed_table
-    lines = [None if table is None else describe_replayed_table(table)]
-    lines += [None if verdict.is_complete else describe_incomplete(verdict), best_layout_line(verdict)]
-    lines += [*trade_offs(ranking), describe_step_time(data.time_s)]
-    lines.append(describe_node_sets(data.on_disjoint_nodes))
-    lines += [describe_fullest_rank(data.fullest_rank), describe_slowest_rank(data.slowest_rank)]
-    lines.append(describe_training_rate(data.training_rate))
-    lines.append(describe_search_cost(data.cost))
-    lines.append(None if ranking.best is None else describe_energy(ranking.best.measured))
-    lines += map(describe_flag, data.flags)
-    lines.append(f"recipe:  {data.recipe or missing_recipe_reason(found)}")
-    lines += launch_lines(found.folder)
-    print_result(data, as_json, "\n".join(filter(None, lines)))
+    lines = [
+        None if table is None else trial_text.describe_replayed_table(table),
+        None if verdict.is_complete else describe_incomplete(verdict),
+        best_layout_line(verdict),
+        *trade_offs(ranking),
+        trial_text.describe_step_time(data.time_s),
+        trial_text.describe_node_sets(data.on_disjoint_nodes),
+        trial_text.describe_fullest_rank(data.fullest_rank),
+        trial_text.describe_slowest_rank(data.slowest_rank),
+        trial_text.describe_training_rate(data.training_rate),
+        describe_search_cost(data.cost),
+        None if ranking.best is None else trial_text.describe_energy(ranking.best.measured),
+        *map(trial_text.describe_flag, data.flags),
+        f"recipe:  {data.recipe or missing_recipe_reason(found)}",
+        *launch_lines(found.folder),
+    ]
+    print_result(data, "\n".join(filter(None, lines)))

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.driver_errors import exit_on_driver_errors
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.endings import resumable
+from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.common.exit_codes import ExitCode
 from trials.files.text import plural
 
 
-def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """End a search and its trials in flight."""
+def cancel(search: SearchId = None, ledger: LedgerUrl = None) -> None:
     from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_own_search
 
     found = find_own_search(search, ledger)
-    with exit_on_driver_errors(found.folder, as_json):
+    with resumable(found.folder):
         done = cancel_search(found)
-    words = _format_cancelled(len(done.cancelled))
-    print_result(done, as_json, f"search {done.search_id} is {done.state}; {words}")
+    count = len(done.cancelled)
+    words = f"{plural(count, 'trial')} {'was' if count == 1 else 'were'}" if count else "no trial was"
+    print_result(done, f"search {done.search_id} is {done.state}; {words} cancelled")
     if not done.is_complete:
         warn("not ended yet: " + (", ".join(done.unreached) or "its driver has not responded; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)
-
-
-def _format_cancelled(count: int) -> str:
-    if count == 0:
-        return "no trial was cancelled"
-    return f"{plural(count, 'trial')} {'was' if count == 1 else 'were'} cancelled"

@@ -1,27 +1,26 @@
-"""`parlay compare`: two recipes or searches side by side."""
+"""`parlay compare`: two recipes or searches side by side, or the two software stacks of an experiment."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import print_result, print_text
+from orchestrator.cli.options import LedgerUrl
+from orchestrator.cli.output import print_columns, print_result, print_text, prints_json
 from orchestrator.cli.replay import format_speed
-from search_spaces.errors import InputError, format_value
+from search_spaces.errors import InputError
 from trials.files.text import plural
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from orchestrator.comparison.compare import ComparedSearch, CompareResult, ComparisonSide, LayoutPair
+    from orchestrator.comparison.stacks import StackComparison
+    from orchestrator.config.spec import SearchSpec
+    from trials.analysis.ranked_layout import RankedLayout
 
 _MAX_PAIRS = 20
-_MAX_CELL = 40
 
 
 def compare(
@@ -37,11 +36,9 @@ def compare(
     margin: Annotated[float, typer.Option("--margin", help="Relative difference that counts as equal.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Accept a recipe that was edited.")] = False,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Show what differs between two recipes or searches, and how much faster B's best layout is than A's."""
     if b is None:
-        _compare_stacks(a, ledger, as_json)
+        _compare_stacks(a, ledger)
         return
     from orchestrator.comparison.compare import compare_sides
     from orchestrator.comparison.lookup import find_side
@@ -49,15 +46,14 @@ def compare(
 
     rules = ReplayRules(margin=margin)
     result = compare_sides(find_side(a, ledger, force), find_side(b, ledger, force), rules.margin)
-    if as_json:
-        print_result(result.answer, True)
+    if prints_json.get():
+        print_result(result.answer)
     else:
         _print_comparison(result)
 
 
-def _compare_stacks(search: str, ledger: str | None, as_json: bool) -> None:
+def _compare_stacks(search: str, ledger: str | None) -> None:
     """Print the two software stacks of an experiment. InputError for a search that is none."""
-    from orchestrator.cli.stacks_table import print_stacks
     from orchestrator.comparison.stacks import stack_comparison
     from orchestrator.records.lookup import find_search
 
@@ -66,43 +62,70 @@ def _compare_stacks(search: str, ledger: str | None, as_json: bool) -> None:
     if result is None:
         rule = "one search alone is compared with itself where it measured two software stacks (run --against)"
         raise InputError.of("usage", "is missing", rule=rule, key="B", fix="name the recipe or search to compare with")
-    if as_json:
-        print_result(result.answer(found.record.search_id, found.spec), True)
+    if prints_json.get():
+        print_result(result.answer(found.record.search_id, found.spec))
     else:
         print_stacks(result, found.spec)
 
 
+def print_stacks(found: StackComparison, spec: SearchSpec) -> None:
+    """Print each layout with both stacks, and what differs between them, as `run` and `status` do, too."""
+    from dashboards.terminal.headline import UNITS
+
+    unit = UNITS[spec.objective]
+    print_text(f"\nA  the search's own software\nB  {found.against}")
+    rows = [
+        (
+            *(_measured(side, spec) for side in (one.own, one.other)),
+            "" if one.ratio is None else f"{one.ratio.value:.3f} ({one.ratio.low:.3f} to {one.ratio.high:.3f})",
+            "" if one.ratio is None else str(one.ratio.pairs),
+            str(one.verdict).replace("_", " "),
+            one.layout_key,
+        )
+        for one in found.layouts
+    ]
+    print_columns((f"A {unit}", f"B {unit}", "B over A (95 %)", "pairs", "B is", "layout"), rows)
+    if found.software:
+        print_columns(("software", "A", "B"), [(row["field"], row["a"], row["b"]) for row in found.software])
+
+
+def _measured(side: RankedLayout | None, spec: SearchSpec) -> str:
+    from dashboards.trial_text import format_number
+    from trials.analysis.ranking import speed_of
+
+    return "-" if side is None else f"{side.trial} {format_number(speed_of(side, spec.objective).value)}"
+
+
 def _print_comparison(result: CompareResult) -> None:
     """Print the whole comparison, the result last."""
-    from dashboards.terminal.live_table import console_for
-
-    console = console_for(sys.stdout)
     a, b = result.a, result.b
-    lines = [f"A  {_describe_side(a)}", f"B  {_describe_side(b)}"]
-    print_text("\n".join(lines))
+    print_text(f"A  {_describe_side(a)}\nB  {_describe_side(b)}")
     for heading, rows in (
         ("configuration", result.question),
         ("layouts", _layout_rows(result)),
         ("software", result.software),
     ):
         if rows:
-            console.print()
-            console.print(_table(heading, rows))
-    if rows := _search_rows(a, b):
-        console.print()
-        console.print(_table("search", rows, mark_differences=False))
+            print_text("")
+            differ = [row["a"] != row["b"] for row in rows]
+            cells = [(r["field"], r["a"], r["b"], "differs" if d else "") for r, d in zip(rows, differ, strict=True)]
+            print_columns((heading, "A", "B", ""), cells, bold=differ)
+    if a.search is not None and b.search is not None:
+        one, other = _search_facts(a.search), _search_facts(b.search)
+        print_text("")
+        print_columns(("search", "A", "B"), [(name, one.get(name), other.get(name)) for name in {**one, **other}])
     if result.pairs:
-        console.print()
-        console.print(_pairs_table(result))
+        print_text("")
+        print_columns(("layouts that both tried", "A", "B", "B over A"), _pair_rows(result))
     print_text("\n" + "\n".join(_verdict_lines(result)))
 
 
 def _describe_side(side: ComparisonSide) -> str:
     best = side.best
-    found = "no layout measured" if best is None else f"{best.trial}, {best.layout.key}"
-    speed = "" if best is None else f", {side.tokens_per_sec(best.runs):,.0f} tokens/s"
-    runs = "" if best is None else f" over {plural(len(best.runs), 'run')}"
-    return f"{side.what} {side.name}: {found}{speed}{runs}"
+    if best is None:
+        return f"{side.what} {side.name}: no layout measured"
+    speed = f"{side.tokens_per_sec(best.runs):,.0f} tokens/s over {plural(len(best.runs), 'run')}"
+    return f"{side.what} {side.name}: {best.trial}, {best.layout.key}, {speed}"
 
 
 def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
@@ -114,15 +137,8 @@ def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
     return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
 
 
-def _search_rows(a: ComparisonSide, b: ComparisonSide) -> list[Mapping[str, Any]]:
-    """State, trials and cost of both searches; empty unless both sides are searches."""
-    if a.search is None or b.search is None:
-        return []
-    one, other = _search_facts(a.search), _search_facts(b.search)
-    return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
-
-
 def _search_facts(search: ComparedSearch) -> dict[str, Any]:
+    """State, trials and cost of a search."""
     from dashboards.terminal.progress import format_clock
 
     to_best = search.to_best
@@ -138,53 +154,22 @@ def _search_facts(search: ComparedSearch) -> dict[str, Any]:
     return facts
 
 
-def _table(heading: str, rows: Sequence[Mapping[str, Any]], mark_differences: bool = True) -> Table:
-    """A row per field; rows that differ are bold and marked if `mark_differences`."""
-    table = _columns(heading, "A", "B", "")
-    for row in rows:
-        differs = mark_differences and row["a"] != row["b"]
-        cells = (row["field"], _cell(row["a"]), _cell(row["b"]), "differs" if differs else "")
-        table.add_row(*cells, style="bold" if differs else None)
-    return table
-
-
-def _pairs_table(result: CompareResult) -> Table:
+def _pair_rows(result: CompareResult) -> Iterator[tuple[str, ...]]:
     """Layouts that both sides tried, in order of their trials, at most _MAX_PAIRS."""
-    table = _columns("layouts that both tried", "A", "B", "B over A")
     for pair in result.pairs[:_MAX_PAIRS]:
         found = pair.found
         ratio = "" if found is None else f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
-        table.add_row(pair.layout_key, *_pair_cells(result, pair), ratio)
+        yield pair.layout_key, *_pair_cells(result, pair), ratio
     if len(result.pairs) > _MAX_PAIRS:
-        table.add_row(f"and {len(result.pairs) - _MAX_PAIRS} more, with --json", "", "", "")
-    return table
+        yield f"and {len(result.pairs) - _MAX_PAIRS} more, with --json", "", "", ""
 
 
-def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterable[str]:
+def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterator[str]:
     from trials.failure_policy import policy_of
 
     for side, found in ((result.a, pair.a), (result.b, pair.b)):
         failure = policy_of(found.reason).label if found.reason else str(found.state)
         yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else failure
-
-
-def _columns(*names: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
-
-
-def _cell(value: Any) -> str:
-    """A value as in a YAML file, cut to _MAX_CELL characters."""
-    from dashboards.text import printable
-
-    if value is None:
-        return "-"
-    text = printable(value if isinstance(value, str) else format_value(value))
-    return text if len(text) <= _MAX_CELL else text[: _MAX_CELL - 1] + "…"
 
 
 def _verdict_lines(result: CompareResult) -> list[str]:

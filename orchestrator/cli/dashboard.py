@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import exit_with_error, log, print_result
+from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
@@ -21,9 +20,7 @@ def dashboard(
     page: Annotated[
         bool, typer.Option("--page", help="Only print an address of the running dashboard, valid once.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Serve MLflow's UI on loopback, for the current user only, until ctrl-C."""
     from dashboards.access.mlflow_token import page_address
     from dashboards.mlflow.backend_store import tracking_uri
     from dashboards.mlflow.server import ServerFailed, show_dashboard
@@ -33,11 +30,11 @@ def dashboard(
     home = home_folder()
     if page:
         address = page_address(home, port, time.time())
-        print_result(PageAnswer(address=address), as_json, address)
+        print_result(PageAnswer(address=address), address)
         return
     try:
         show_dashboard(tracking_uri(uri, home), home, log, port)
     except ServerFailed as error:
-        exit_with_error(ExitCode.REFUSED, Problem("mlflow", str(error)), as_json)
+        raise Exit(ExitCode.REFUSED, Problem("mlflow", str(error))) from error
     except KeyboardInterrupt:
-        print_result(DashboardAnswer(uri=tracking_uri(uri, home)), as_json)
+        print_result(DashboardAnswer(uri=tracking_uri(uri, home)))

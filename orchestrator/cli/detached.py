@@ -12,31 +12,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from orchestrator.cli.guard import ending
+from orchestrator.cli.endings import ending, is_whole_process
 from orchestrator.cli.output import Exit
 from orchestrator.common.exit_codes import ExitCode
 
-is_whole_process: ContextVar[bool] = ContextVar("is_whole_process", default=False)
-"""True in the process of a command; false where a program calls a verb, whose copy would go on with that program."""
-
 _HAVE_THREADS = frozenset({"mlflow", "ray", "grpc", "torch", "psycopg", "pyarrow"})
 """Packages whose threads and connections a fork would lack. OpenBLAS, which numpy loads, handles forks itself."""
-
-
-class DetachedProcess(Protocol):
-    """The part of subprocess.Popen that a submission needs."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None:
-        """Exit status; None while it runs."""
-
-    def terminate(self) -> None: ...
 
 
 def can_fork() -> bool:
@@ -74,11 +58,14 @@ def fork_detached(command: Callable[[], None], log: Path) -> DetachedProcess:
 
 
 class _Fork:
+    """As subprocess.Popen."""
+
     def __init__(self, pid: int):
         self.pid = pid
         self._status: int | None = None
 
     def poll(self) -> int | None:
+        """Exit status; None while it runs."""
         if self._status is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if ended else None
@@ -86,6 +73,9 @@ class _Fork:
 
     def terminate(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
+
+
+DetachedProcess = subprocess.Popen[bytes] | _Fork
 
 
 def _run_copy(command: Callable[[], None], output: int, nothing: int) -> NoReturn:

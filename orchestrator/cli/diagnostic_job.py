@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from orchestrator.cli.options import naming_options, to_overrides
-from orchestrator.cli.output import exit_with_error, warn
+from orchestrator.cli.options import loading, to_overrides
+from orchestrator.cli.output import Exit, log, warn
 from orchestrator.lifecycle.signals import CancelOnSignal, code_after
 from search_spaces.errors import InputError, Problem
+from trials.files.folders import SearchFolder
 from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.launchers.base import Launcher
+    from orchestrator.launchers.attempt_runner import AttemptRunner
     from search_spaces.hardware.cluster import Cluster
 
 
@@ -27,47 +29,48 @@ def load_for_job(
     search_file: Path,
     sets: list[str] | None,
     launcher: str | None,
-    work_dir: Path | None,
+    work_dir: str | None,
+    verb: str,
     compares_speeds: bool = True,
 ) -> SearchSpec:
-    """The search of this file, for a job of its own; `compares_speeds` as for `load_search_file`."""
-    from orchestrator.config.loader import load_search_file
+    """The search of this file, for a job of its own; `compares_speeds` as for `load_search_file`. InputError where its
+    launcher runs nothing."""
     from orchestrator.config.spec import with_locations
     from orchestrator.preflight.work_dir import require_directories
 
-    changes = to_overrides(sets, launcher, None, None if work_dir is None else str(work_dir), None)
-    with naming_options(changes):
-        spec = load_search_file(search_file, [change.text for change in changes], compares_speeds)
+    changes = to_overrides(sets, launcher=launcher, work_dir=work_dir)
+    with loading(search_file, changes, compares_speeds) as spec:
         try:
             require_directories(spec)
         except InputError as error:
             raise with_locations(error, spec) from error
-    return spec
-
-
-def require_launching(spec: SearchSpec, verb: str) -> None:
     if spec.launcher.kind == "simulated":
         rule, fix = f"{verb} runs for real", "--launcher local, ray or slurm"
         raise InputError.of(verb, "kind is simulated", key="launcher.kind", rule=rule, fix=fix)
+    return spec
 
 
-def with_launcher(
-    spec: SearchSpec, cluster: Cluster, run: Callable[[Launcher, CancelOnSignal], T], verb: str, as_json: bool
+def run_job(
+    spec: SearchSpec, cluster: Cluster, verb: str, what: str, work: Callable[[AttemptRunner, SearchFolder], T]
 ) -> T:
-    """Return the result of `run` with the search's launcher; exits with an error if interrupted."""
+    """Return the result of `work` with a runner of the search's launcher and a new folder; exits with an error if
+    interrupted."""
+    from orchestrator.launchers.attempt_runner import AttemptRunner
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.lifecycle.create import with_environment_options
 
     spec, stop = with_environment_options(spec, os.environ), CancelOnSignal()
+    folder = SearchFolder(spec.work_dir / f"{verb}-{secrets.token_hex(3)}")
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=cluster)
         if remark is not None:
             warn(remark)
         with closing(launcher), stop.handling():
-            return run(launcher, stop)
-    except KeyboardInterrupt:
+            log(f"{what}, in {folder.path}")
+            return work(AttemptRunner(launcher, stop.is_requested), folder)
+    except KeyboardInterrupt as interrupt:
         problem = Problem("interrupted", f"{verb} was interrupted", fix="run it again")
-        exit_with_error(code_after(stop), problem, as_json)
+        raise Exit(code_after(stop), problem) from interrupt
 
 
 def format_cluster(cluster: Cluster) -> str:

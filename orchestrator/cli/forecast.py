@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import print_result, print_text
+from orchestrator.cli.options import LedgerUrl
+from orchestrator.cli.output import align, print_result, print_text, prints_json
+from orchestrator.cli.plan_table import split_common_parts
+from orchestrator.planning.forecast import Forecast, ForecastAnswer, ForecastInput, Scaling
+from orchestrator.planning.forecast import forecast as forecast_of
+from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
+from orchestrator.planning.prior_trials import load_prior_trials
+from orchestrator.records.lookup import find_search
 from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.schema.cluster_sections import ClusterSection
+from search_spaces.schema.validation import restore
+from search_spaces.tables.measured_table import read_table
 from trials.files.text import plural
 
-if TYPE_CHECKING:
-    from orchestrator.planning.forecast import Forecast, ForecastAnswer, ForecastInput, Scaling
-    from search_spaces.hardware.cluster import Cluster
-
 _CONTENDERS_LISTED = 3
-
-
-class Scalings(StrEnum):
-    """Change of the global batch with the number of nodes."""
-
-    WEAK = "weak"
-    STRONG = "strong"
-    BOTH = "both"
 
 
 def forecast(
@@ -43,8 +40,11 @@ def forecast(
         typer.Option("--nodes", metavar="N,N,...", help="Numbers of nodes; default: 2, 4 and 8 times those tried."),
     ] = None,
     scaling: Annotated[
-        Scalings, typer.Option("--scaling", help="weak: the global batch grows with the nodes; strong: it is constant.")
-    ] = Scalings.BOTH,
+        Scaling | None,
+        typer.Option(
+            "--scaling", help="weak: the global batch grows with the nodes; strong: it is constant; default: both."
+        ),
+    ] = None,
     problem: Annotated[
         list[str] | None,
         typer.Option("--problem", metavar="NAME", help="For a table: only this problem; may be repeated."),
@@ -64,17 +64,13 @@ def forecast(
         ),
     ] = None,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Forecast step time and best layout on more nodes than were tried, from a search or a measured table."""
-    from orchestrator.planning.forecast import forecast as forecast_of
-
     counts = None if nodes is None else _parse_nodes(nodes)
     inputs, origin = _load_inputs(search, problem or [], cluster, ledger)
-    report = forecast_of(inputs, _scalings(scaling), counts, **origin)
-    if as_json:
+    report = forecast_of(inputs, [*Scaling] if scaling is None else [scaling], counts, **origin)
+    if prints_json.get():
         cut = [one.model_copy(update={"contenders": one.contenders[:top]}) for one in report.forecasts]
-        print_result(report.model_copy(update={"forecasts": cut}), True)
+        print_result(report.model_copy(update={"forecasts": cut}))
     else:
         print_text("\n".join(_lines(report, top or _CONTENDERS_LISTED)))
 
@@ -83,21 +79,14 @@ def _load_inputs(
     given: str | None, problems: list[str], cluster: str | None, ledger: str | None
 ) -> tuple[ForecastInput, dict[str, str]]:
     """Return the trials, and their search's id or their table by the answer's keys."""
-    from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
-
     described = None if cluster is None else _load_cluster(cluster)
     if given is not None and given.endswith(".csv"):
-        from search_spaces.tables.measured_table import read_table
-
         rows = read_table(Path(given)).require_valid().observations
         return input_from_table(rows, problems, described), {"table": given}
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
         message = "is for a table, and this is a search"
         raise InputError.of("contradiction", message, key="--problem", value=problems, fix=fix)
-    from orchestrator.planning.prior_trials import load_prior_trials
-    from orchestrator.records.lookup import find_search
-
     found = find_search(given, ledger)
     inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder), described)
     return inputs, {"search_id": found.record.search_id}
@@ -105,9 +94,6 @@ def _load_inputs(
 
 def _load_cluster(cluster: str) -> Cluster:
     """Return the ready-made cluster of this name, or the one in this file."""
-    from search_spaces.schema.cluster_sections import ClusterSection
-    from search_spaces.schema.validation import restore
-
     try:
         return restore(ClusterSection, cluster).cluster()
     except InputError as error:
@@ -126,12 +112,6 @@ def _parse_nodes(text: str) -> list[int]:
 _MAX_NODES = 100_000
 
 
-def _scalings(scaling: Scalings) -> list[Scaling]:
-    from orchestrator.planning.forecast import Scaling
-
-    return [*Scaling] if scaling is Scalings.BOTH else [Scaling(scaling.value)]
-
-
 def _lines(report: ForecastAnswer, top: int) -> Iterator[str]:
     base = report.base
     yield (
@@ -141,37 +121,39 @@ def _lines(report: ForecastAnswer, top: int) -> Iterator[str]:
     names = _distinct_names(report, top)
     if common := names.pop(""):
         yield f"all layouts below have {common}"
-    current = None
-    for forecast in report.forecasts:
-        if forecast.scaling is not current:
-            current = forecast.scaling
-            yield f"{current} scaling, the global batch {_BATCH_CHANGE[current.value]}:"
-            yield _HEAD
-        yield f"{_numbers(forecast)}  {names[forecast.layout_key]}"
-        yield from (f"         {line}" for line in _remarks(forecast, top, names))
+    for scaling in dict.fromkeys(forecast.scaling for forecast in report.forecasts):
+        rows = [forecast for forecast in report.forecasts if forecast.scaling is scaling]
+        yield f"{scaling} scaling, the global batch {_BATCH_CHANGE[scaling.value]}:"
+        head, *lines = align(_HEAD, *map(_numbers, rows))
+        yield f"  {head}  layout"
+        for forecast, line in zip(rows, lines, strict=True):
+            yield f"  {line}  {names[forecast.layout_key]}"
+            yield from (f"         {remark}" for remark in _remarks(forecast, top, names))
     yield from (f"note: {note}" for note in report.notes)
 
 
-_HEAD = "  nodes    batch  seconds/step       95 % between      tokens/s   per GPU  efficiency    fits  layout"
+_HEAD = ("nodes", "batch", "seconds/step", "95 % between", "tokens/s", "per GPU", "efficiency", "fits")
 _BATCH_CHANGE = {"weak": "grows with the nodes", "strong": "stays"}
 
 
 def _distinct_names(report: ForecastAnswer, top: int) -> dict[str, str]:
     """Distinguishing parts of the listed layouts' keys; "" maps to their common part."""
-    from orchestrator.cli.plan_table import split_common_parts
-
     listed = [forecast.layout for forecast in report.forecasts]
     listed += [contender.layout for forecast in report.forecasts for contender in forecast.contenders[:top]]
     common, names = split_common_parts(listed) if listed else ("", [])
     return {"": common} | {layout.key: name for layout, name in zip(listed, names, strict=True)}
 
 
-def _numbers(forecast: Forecast) -> str:
-    interval = f"{forecast.step_time_low_s:.4g} and {forecast.step_time_high_s:.4g}"
+def _numbers(forecast: Forecast) -> tuple[str, ...]:
     return (
-        f"  {forecast.num_nodes:5d}  {forecast.global_batch_size:7d}  {forecast.step_time_s:12.4g}  {interval:>17}"
-        f"  {forecast.tokens_per_sec:12,.0f}  {forecast.tokens_per_sec_per_gpu:8,.0f}  {forecast.efficiency:10.1%}"
-        f"  {forecast.fits or '-':>6}"
+        str(forecast.num_nodes),
+        str(forecast.global_batch_size),
+        f"{forecast.step_time_s:.4g}",
+        f"{forecast.step_time_low_s:.4g} and {forecast.step_time_high_s:.4g}",
+        f"{forecast.tokens_per_sec:,.0f}",
+        f"{forecast.tokens_per_sec_per_gpu:,.0f}",
+        f"{forecast.efficiency:.1%}",
+        forecast.fits or "-",
     )
 
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, SearchFilePath
-from orchestrator.cli.output import (
-    STDOUT,
-    exit_with_error,
-    log,
-    print_result,
-    print_table,
-    require_single_stdout,
-    write_new,
-)
+from orchestrator.cli.options import SearchFilePath
+from orchestrator.cli.output import STDOUT, Exit, log, print_result, print_table, require_single_stdout, write_new
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
-
-if TYPE_CHECKING:
-    from orchestrator.interop.import_result import ImportResult
 
 
 def import_results(
@@ -50,25 +39,24 @@ def import_results(
             help="Layout field of a parameter in a results.csv; THEIRS= leaves it out.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Convert another program's measurements to a measured table, for `search.warm_start` and `space.candidates`.
-
-    The search file describes the model and the machine of the results. Its baseline and its axes with a single value
+    """The search file describes the model and the machine of the results. Its baseline and its axes with a single value
     fill in what the results do not say of a layout.
     """
     from orchestrator.config.loader import load_search_file
     from orchestrator.interop.import_result import ImportAnswer
     from orchestrator.interop.results_import import read_results, table_text
 
-    require_single_stdout(out, as_json)
+    require_single_stdout(out)
     spec = load_search_file(search_file)
     found = read_results(source, spec, objective, _names(names or ()))
+    left_out = ", ".join(f"{count} {why}" for why, count in found.left_out.items())
+    left_out = f"; left out: {left_out}" if left_out else ""
     if not found.rows:
-        message = f"{source} has no result with a layout{_left_out(found)}"
+        message = f"{source} has no result with a layout{left_out}"
         fix = "use finished results, and a search file with their machine and global batch"
-        exit_with_error(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
-    table = table_text(found, source)
+        raise Exit(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix))
+    table, counts = table_text(found, source), plural(len(found.rows), "row") + left_out
     if out == STDOUT:
         print_table(table)
     else:
@@ -76,7 +64,7 @@ def import_results(
     for note in found.notes:
         log(f"note: {note}")
     if out == STDOUT:
-        log(_counts(found))
+        log(counts)
         return
     answer = ImportAnswer(
         source=str(source),
@@ -86,7 +74,7 @@ def import_results(
         left_out=found.left_out,
         notes=list(found.notes),
     )
-    print_result(answer, as_json, _format_import(found, out))
+    print_result(answer, f"{out}: {counts}\nin the search file: search: {{warm_start: {out}}}")
 
 
 def _names(given: Sequence[str]) -> dict[str, str]:
@@ -98,17 +86,3 @@ def _names(given: Sequence[str]) -> dict[str, str]:
             raise InputError.of("usage", f"is {text!r}", key="--name", value=text, rule=rule, fix=fix)
         names[theirs] = ours
     return names
-
-
-def _format_import(found: ImportResult, out: Path) -> str:
-    learn = f"in the search file: search: {{warm_start: {out}}}"
-    return f"{out}: {_counts(found)}\n{learn}"
-
-
-def _counts(found: ImportResult) -> str:
-    return plural(len(found.rows), "row") + _left_out(found)
-
-
-def _left_out(found: ImportResult) -> str:
-    counts = ", ".join(f"{count} {why}" for why, count in found.left_out.items())
-    return f"; left out: {counts}" if counts else ""

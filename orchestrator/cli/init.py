@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import log, print_result, write_new
 from search_spaces.errors import InputError
 
@@ -28,9 +27,7 @@ def init(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to a new file instead of stdout.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Write a commented search file: an example, or converted from a training configuration."""
     from orchestrator.config.init import InitAnswer, render_example, render_from
 
     if site is not None:
@@ -38,12 +35,12 @@ def init(
     text, notes = (render_example(site), ()) if start is None else render_from(start, site)
     for note in notes:
         log(f"note: {note}")
+    answer = InitAnswer(file=None if output is None else str(output), yaml=text, notes=list(notes))
     if output is None:
-        print_result(InitAnswer(file=None, yaml=text, notes=list(notes)), as_json, text)
-        return
-    write_new(output, text, "--output")
-    answer = InitAnswer(file=str(output), yaml=text, notes=list(notes))
-    print_result(answer, as_json, f"{output} is written; next: parlay plan {output}")
+        print_result(answer, text)
+    else:
+        write_new(output, text, "--output")
+        print_result(answer, f"{output} is written; next: parlay plan {output}")
 
 
 def _require_site(site: str) -> None:

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
-from orchestrator.cli.verbosity import Verb
+from orchestrator.cli.verbs import Verb, group
 from orchestrator.common.exit_codes import ExitCode
 
-commands = typer.Typer(name="ledger", help="Maintain the ledger, the database of all searches.", no_args_is_help=True)
+commands = group("ledger")
 
 
 @commands.command(cls=Verb)
@@ -25,7 +25,6 @@ def rebuild(
         "runs"
     ),
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
     """Rebuild the ledger's rows from the journals in the folders of searches; a damaged ledger is put aside first."""
     from orchestrator.records.ledger_rebuild import LedgerAnswer, find_search_folders
@@ -43,7 +42,7 @@ def rebuild(
         done = [rebuild_one(folder, writer, reader) for folder in searches]
     lines = [f"{one.search_id}  {one.result}  {one.num_events} events  {one.folder}" for one in done]
     kept = None if aside is None else str(aside)
-    print_result(LedgerAnswer(url=url, put_aside=kept, searches=done), as_json, "\n".join(lines))
+    print_result(LedgerAnswer(url=url, put_aside=kept, searches=done), "\n".join(lines))
     for search in done:
         if search.message is not None:
             warn(search.message)

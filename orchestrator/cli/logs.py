@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import print_result
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
@@ -21,9 +21,7 @@ def logs(
     ] = None,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Print the whole log of this rank.")] = None,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Show the output of a trial's ranks, and the first real error in it."""
     from dashboards.trial_text import advice_after, describe_failure
     from orchestrator.records.lookup import find_attempt, find_search
     from orchestrator.records.summary import logs_of
@@ -32,21 +30,17 @@ def logs(
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
-    _require_inside(folder.path, found.folder.path)
+    if links_outside(folder.path, found.folder.path):
+        raise ExternalError(f"a link in {folder.path} leads out of the search's folder", "check where the link points")
     data = logs_of(attempt, folder, None if rank is None else _read_log(folder.rank_log(rank)))
     reason = f" ({policy_of(attempt.reason).label})" if attempt.reason else ""
-    heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}{reason}"]
     limit_gib = found.spec.measure.memory_limit_gib
+    heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}{reason}"]
     if words := describe_failure(attempt, limit_gib):
         heading.append(words)
     if advice := advice_after(attempt.reason, [attempt], limit_gib):
         heading.append(f"to try: {advice}")
-    print_result(data, as_json, "\n".join([*heading, *data.files, "", data.excerpt or "(nothing was written)"]))
-
-
-def _require_inside(folder: Path, search: Path) -> None:
-    if links_outside(folder, search):
-        raise ExternalError(f"a link in {folder} leads out of the search's folder", "check where the link points")
+    print_result(data, "\n".join([*heading, *data.files, "", data.excerpt or "(nothing was written)"]))
 
 
 def _read_log(path: Path) -> str:

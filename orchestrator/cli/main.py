@@ -1,4 +1,4 @@
-"""The command `parlay`: errors and exit codes. A verb imports what it needs when it runs."""
+"""The command `parlay`: errors and exit codes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from typing import Any
 
 import typer
 
-from orchestrator.cli.detached import is_whole_process
-from orchestrator.cli.guard import discard_output, ending
+from orchestrator.cli.endings import discard_output, ending, is_whole_process
 from orchestrator.cli.verbs import app
 from orchestrator.common.exit_codes import ExitCode
 
@@ -48,7 +47,6 @@ def run(words: Sequence[str]) -> int:
 
 @cache
 def _command() -> Any:
-    """All verbs with their options; cached, since building it takes longer than many a verb."""
     return typer.main.get_command(app)
 
 

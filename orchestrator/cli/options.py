@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.samplers.factory import SAMPLERS
+from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import InputError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, everything else to stderr.")]
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+
 SEARCH_FILE_HELP = "The search file, or the name of one included in Parlay: quickstart."
 SearchFilePath = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help=SEARCH_FILE_HELP)]
 SearchId = Annotated[
@@ -27,7 +30,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the file: --set search.max_trials=5."),
 ]
-WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Parent folder of the search's folder.")]
+WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Parent folder of the folder that is written.")]
 LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="URL of the ledger's database.")]
 LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or simulated.")]
 SamplerName = Annotated[
@@ -39,7 +42,7 @@ JobTime = Annotated[
     str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of the driver's job; default: 8:00:00.")
 ]
 ExecutorName = Annotated[
-    str, typer.Option("--executor", help="process: the driver runs in this process. ray: in a Ray actor.")
+    ExecutorKind, typer.Option("--executor", help="process: the driver runs in this process. ray: in a Ray actor.")
 ]
 ByCron = Annotated[
     bool,
@@ -79,28 +82,22 @@ class Change:
         return self.text.partition("=")[0]
 
 
-def to_overrides(
-    sets: Iterable[str] | None, launcher: str | None, sampler: str | None, work_dir: str | None, ledger: str | None
-) -> list[Change]:
-    """All changes to the search file from a command line; named options come last."""
-    named = {
-        "launcher.kind": ("--launcher", launcher),
-        "search.sampler": ("--sampler", sampler),
-        "work_dir": ("--work-dir", work_dir),
-        "ledger.url": ("--ledger", ledger),
-    }
+_KEYS = {
+    "--launcher": "launcher.kind",
+    "--sampler": "search.sampler",
+    "--work-dir": "work_dir",
+    "--ledger": "ledger.url",
+    "--against": "search.against",
+    "--layouts": "search.against_layouts",
+}
+"""Keys of the search file that an option of their own changes."""
+
+
+def to_overrides(sets: Iterable[str] | None, **named: object) -> list[Change]:
+    """All changes to the search file from a command line; named options, such as `work_dir`, come last."""
+    options = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value is not None}
     changes = [Change(text, "--set") for text in sets or ()]
-    given = {key: (option, value) for key, (option, value) in named.items() if value is not None}
-    return changes + [Change(f"{key}={json.dumps(value)}", option) for key, (option, value) in given.items()]
-
-
-def against_overrides(against: str | None, layouts: int | None) -> list[Change]:
-    """Changes to the search file for an experiment of two software stacks. An interpreter of the working directory is
-    named in full."""
-    if against is not None and Path(against).is_file():
-        against = str(Path(against).absolute())
-    given = {"search.against": ("--against", against), "search.against_layouts": ("--layouts", layouts)}
-    return [Change(f"{key}={json.dumps(value)}", option) for key, (option, value) in given.items() if value is not None]
+    return changes + [Change(f"{_KEYS[option]}={json.dumps(value)}", option) for option, value in options.items()]
 
 
 @contextmanager
@@ -114,3 +111,20 @@ def naming_options(changes: Iterable[Change]) -> Iterator[None]:
             replace(p, file=options[p.key]) if p.file == "--set" and p.key in options else p for p in error.problems
         ]
         raise InputError(*renamed) from error
+
+
+@contextmanager
+def loading(search_file: Path, changes: Sequence[Change], compares_speeds: bool = True) -> Iterator[SearchSpec]:
+    """Within this block the search of the file with these changes, and errors as in `naming_options`;
+    `compares_speeds` as for `load_search_file`."""
+    from orchestrator.config.loader import load_search_file
+
+    with naming_options(changes):
+        yield load_search_file(search_file, [change.text for change in changes], compares_speeds)
+
+
+def require_dry_run(dry_run: bool, scripts: Path | None) -> None:
+    """Raise InputError for --scripts without --dry-run."""
+    if scripts is not None and not dry_run:
+        fix = "add --dry-run, or leave --scripts out"
+        raise InputError.of("usage", "needs --dry-run", key="--scripts", value=str(scripts), fix=fix)

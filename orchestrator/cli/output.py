@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from dashboards.text import lines_for, printable_lines
+from dashboards.text import lines_for, printable, printable_lines
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.common.logs import logs_to_driver_log
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, format_value
 
 if TYPE_CHECKING:
     from orchestrator.common.answer import AnswerPart
@@ -21,19 +23,40 @@ _log = logging.getLogger(__name__)
 
 STDOUT = Path("-")
 """Value of --out for stdout."""
+_MAX_CELL = 60
+
+prints_json: ContextVar[bool] = ContextVar("prints_json", default=False)
+"""True for a command with --json."""
+
+
+@contextmanager
+def printing_json(is_wanted: bool) -> Iterator[None]:
+    """Within this block commands print JSON or text."""
+    token = prints_json.set(is_wanted)
+    try:
+        yield
+    finally:
+        prints_json.reset(token)
 
 
 class Exit(Exception):
-    """Ends the command with this code, after its output."""
+    """Ends the command with this code: after its output, or with a problem that is still to be printed."""
 
-    def __init__(self, code: ExitCode):
+    def __init__(self, code: ExitCode, problem: Problem | None = None):
         super().__init__(code)
         self.code = code
+        self.problem = problem
 
 
-def print_result(answer: AnswerPart, as_json: bool, text: str | None = None) -> None:
+def exit_with(code: ExitCode) -> None:
+    """Exit with this code, unless it says success."""
+    if code is not ExitCode.SUCCESS:
+        raise Exit(code)
+
+
+def print_result(answer: AnswerPart, text: str | None = None) -> None:
     """Print the result: `answer` with --json, else `text`."""
-    if as_json:
+    if prints_json.get():
         print_json(answer.plain())
     elif text is not None:
         print_text(text)
@@ -51,8 +74,36 @@ def print_text(text: str) -> None:
     sys.stdout.flush()
 
 
+def print_columns(headings: Sequence[str], rows: Iterable[Sequence[Any]], bold: Sequence[bool] = ()) -> None:
+    """Print a table of values as they are in a YAML file, each cut to a line of cells; rows that are `bold` stand
+    out."""
+    from rich.table import Table
+
+    from dashboards.terminal.live_table import console_for
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for index, row in enumerate(rows):
+        table.add_row(*map(_cell, row), style="bold" if bold and bold[index] else None)
+    console_for(sys.stdout).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = printable(value if isinstance(value, str) else format_value(value))
+    return text if len(text) <= _MAX_CELL else text[: _MAX_CELL - 1] + "…"
+
+
+def align(*rows: Sequence[str]) -> list[str]:
+    """Lines of a text table: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+
+
 def print_table(text: str) -> None:
-    """Print a table as the result: unchanged to a pipe or a file, escaped on a terminal."""
+    """Print a CSV table as the result: unchanged to a pipe or a file, escaped on a terminal."""
     sys.stdout.write(printable_lines(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
@@ -85,36 +136,19 @@ def write_new(path: Path, content: str | bytes, option: str) -> None:
         raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
 
 
-def require_single_stdout(out: Path | None, as_json: bool) -> None:
+def require_single_stdout(out: Path | None) -> None:
     """Raise InputError if --out - and --json both want stdout."""
-    if out == STDOUT and as_json:
+    if out == STDOUT and prints_json.get():
         fix = "leave one of them out"
         raise InputError.of("usage", "and --json both write to stdout", key="--out", value="-", fix=fix)
 
 
-def exit_with_error(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:
-    """Exit with an error message and its fix."""
-    raise Exit(print_error(problem, code, as_json))
-
-
-def print_error(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
-    """Print the problem, with --json as an object on stdout; return the exit code. A driver's log has it, too."""
-    _print_problems((problem,), as_json)
-    return code
-
-
-def print_input_error(error: InputError, as_json: bool) -> ExitCode:
-    """Print all problems, with --json as an object on stdout; return the exit code. A driver's log has them, too."""
-    _print_problems(error.problems, as_json)
-    unknown = error.problems[0].code in ("unknown_id", "ambiguous_id")
-    return ExitCode.UNKNOWN_ID if unknown else ExitCode.BAD_INPUT
-
-
-def _print_problems(problems: Sequence[Problem], as_json: bool) -> None:
-    if as_json:
+def print_problems(*problems: Problem) -> None:
+    """Print the problems, with --json as an object on stdout. A driver's log has them, too."""
+    if prints_json.get() and problems:
         from orchestrator.common.answer import ErrorAnswer
 
         print_json(ErrorAnswer.of(*problems).plain())
-    if not as_json or logs_to_driver_log():
+    if not prints_json.get() or logs_to_driver_log():
         for problem in problems:
             _log.error("parlay: %s", problem)

@@ -3,15 +3,18 @@ layouts and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dashboards.terminal.rank_diagram import rank_diagram
-from orchestrator.cli.plan_explanation import explanation_lines
+from dashboards.trial_text import describe_training_rate
+from orchestrator.cli.output import align
+from orchestrator.cli.plan_answer import MAX_REJECTED_LISTED
 from orchestrator.cli.upper_limit import describe_upper_limit
+from orchestrator.planning.explain import ExplainedLayout, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from search_spaces.search_space import SearchSpace
 
-MAX_REJECTED_LISTED = 10_000
 DEFAULT_LISTED = 20
 """Layouts listed without --top."""
 _MAX_STAGES = 8
@@ -45,7 +47,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         ),
         *(f"  {line}" for line in _stage_lines(plan)),
         "",
-        *explanation_lines(plan, space.baseline),
+        *_explanation_lines(plan, space.baseline),
         "",
         *_rejected_lines(space, list_rejected),
         _format_hours(plan.expected, spec),
@@ -122,21 +124,69 @@ def _shares(plan: Plan, row: int) -> str:
 def _stage_lines(plan: Plan) -> Iterator[str]:
     """Memory of a rank on each stage; of many stages the first three and the last two."""
     stages = StageTable.of_layout(plan.task.model, plan.layouts[0])
-    parts = stage_memory(plan.task.model, plan.layouts.take(np.array([0])), stages, plan.task.expert_skew)
+    first = plan.layouts.take(np.array([0]))
+    parts = stage_memory(plan.task.model, first, stages, plan.task.expert_skew)
     names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]
-    peaks = stage_memory_gib(plan.task, plan.layouts.take(np.array([0])))[0]
+    peaks = stage_memory_gib(plan.task, first)[0]
     yield "GiB per rank; the peak includes allocator overhead:"
-    yield f"  stage  layers  {'  '.join(f'{name:>11}' for name in names)}        peak"
-    shown = _shown_stages(stages.layers.shape[1])
-    for before, index in pairwise([-1, *shown]):
+    rows = [["stage", "layers", *names, "peak"]]
+    for before, index in pairwise([-1, *_shown_stages(stages.layers.shape[1])]):
         if index > before + 1:
-            yield "    ..."
-        gib = "  ".join(f"{getattr(parts, name)[0, index]:11.3f}" for name in names)
-        yield f"  {index:5d}  {stages.layers[0, index]:6g}  {gib}  {peaks[index]:10.3f}"
+            rows.append(["..."] + [""] * (len(names) + 2))
+        gib = [f"{getattr(parts, name)[0, index]:.3f}" for name in names]
+        rows.append([str(index), f"{stages.layers[0, index]:g}", *gib, f"{peaks[index]:.3f}"])
+    yield from (f"  {line}" for line in align(*rows))
 
 
 def _shown_stages(count: int) -> list[int]:
     return list(range(count)) if count <= _MAX_STAGES else [0, 1, 2, count - 2, count - 1]
+
+
+def _explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
+    """Step time and memory of the first layout and of the baseline, broken down side by side."""
+    rows = explain_layouts(plan, baseline)
+    place = None if baseline is None else plan.layouts.index(baseline) + 1
+    if baseline is None or place == 1:
+        yield "predicted for the first layout" + (":" if place is None else ", which is the baseline:")
+    else:
+        yield f"predicted for the first layout and the baseline, {baseline.key}, number {place}:"
+    saved = time_saved_s(plan, baseline) if len(rows) > 1 else None
+    for table in (_time_rows(plan, rows, saved), _memory_rows(rows)):
+        yield from (f"  {line}" for line in align(*table))
+    if (fit := count_fits(plan)) is not None and plan.task.usable_gib is not None:
+        words = ", ".join(f"{word} {count}" for word, count in fit)
+        yield f"  layouts by fit into {plan.task.usable_gib:.4g} GiB: {words}"
+    for each in rows:
+        if each.training_rate is not None:
+            yield f"  the {each.what} trains {describe_training_rate(each.training_rate)}"
+    yield from (f"  the {each.what} is verified: {Verification.of(each.layout)}" for each in rows)
+
+
+def _time_rows(
+    plan: Plan, rows: Sequence[ExplainedLayout], saved: Mapping[str, float] | None
+) -> Iterator[Sequence[str]]:
+    seconds_of = {name: [float(of[each.place - 1]) for each in rows] for name, of in plan.estimates.time_s.items()}
+    names = [name for name, seconds in seconds_of.items() if any(seconds)]
+    known = plan.speed_is_known
+    has_mfu = known and plan.mfu(0) is not None
+    yield ["seconds per step" if known else "share of a step", *names, "all", *(("MFU", "HFU") if has_mfu else ())]
+    for number, each in enumerate(rows):
+        whole = float(plan.estimates.step_time_s[each.place - 1])
+        unit = 1.0 if known else whole
+        parts = [f"{seconds_of[name][number] / unit:.4g}" for name in names]
+        shares = ["-" if share is None else f"{share:.1%}" for share in (each.mfu, each.hfu)] if has_mfu else []
+        yield [f"the {each.what}", *parts, f"{whole / unit:.4g}", *shares]
+    if saved is not None:
+        cells = [f"{saved[name]:+.4g}" for name in names]
+        yield ["time saved per step", *cells, f"{sum(saved.values()):+.4g}", *(("", "") if has_mfu else ())]
+
+
+def _memory_rows(rows: Sequence[ExplainedLayout]) -> Iterator[Sequence[str]]:
+    names = [name for name in rows[0].parts_gib if any(each.parts_gib[name] for each in rows)]
+    yield ["GiB on the fullest stage", *names, "peak", "stage", "fits"]
+    for each in rows:
+        parts = [f"{each.parts_gib[name]:.4g}" for name in names]
+        yield [f"the {each.what}", *parts, f"{each.peak_memory_gib:.4g}", str(each.fullest_stage), each.fits or "-"]
 
 
 def _rejected_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:

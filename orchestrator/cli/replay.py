@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl
-from orchestrator.cli.output import Exit, exit_with_error, log, print_result, warn
+from orchestrator.cli.options import LedgerUrl
+from orchestrator.cli.output import Exit, exit_with, log, print_result, warn
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import CancelOnSignal, code_after
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.comparison.speed_ratio import Comparison
-    from orchestrator.recipe.read import LoadedRecipe
-    from orchestrator.replay.replay import ReplayResult, ReplayRules
+    from orchestrator.replay.replay import ReplayResult
 
 
 class ReplayLauncher(StrEnum):
@@ -56,14 +55,12 @@ def replay(
     ] = False,
     work_dir: Annotated[Path, typer.Option("--work-dir", help="Parent folder of the replay's folder.")] = Path("runs"),
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Measure a recipe's layout again and report whether its throughput was reproduced."""
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
     from orchestrator.replay.note_in_recipe import note_replay
-    from orchestrator.replay.replay import ReplayRules
-    from orchestrator.replay.run import with_trainer
+    from orchestrator.replay.replay import ReplayRules, ReplayStopped
+    from orchestrator.replay.run import run_replay, with_trainer
 
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
@@ -71,12 +68,20 @@ def replay(
     rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
-    result = _run(configured, python, kind, rules, work_dir, as_json)
+    stop, table = CancelOnSignal(), loaded.recipe.replayed_table
+    try:
+        result = run_replay(configured, python, kind, rules, work_dir, stop)
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
+            log(_format_replay(interrupt.result, table))
+        problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
+        raise Exit(code_after(stop), problem) from interrupt
+    except OSError as error:
+        problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
+        raise Exit(ExitCode.REFUSED, problem) from error
     note_replay(loaded, configured, python, result)
-    words = None if as_json else _format_replay(result, loaded.recipe.replayed_table)
-    print_result(result.answer, as_json, words)
-    if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.SUCCESS:
-        raise Exit(code)
+    print_result(result.answer, _format_replay(result, table))
+    exit_with(_REPLAY_EXITS[result.verdict.value])
 
 
 _REPLAY_EXITS = {
@@ -97,25 +102,6 @@ def _session_interval_s(text: str) -> float:
         raise error.at(key="--session-interval") from error
 
 
-def _run(
-    loaded: LoadedRecipe, python: str, kind: str | None, rules: ReplayRules, work_dir: Path, as_json: bool
-) -> ReplayResult:
-    from orchestrator.replay.replay import ReplayStopped
-    from orchestrator.replay.run import run_replay
-
-    stop = CancelOnSignal()
-    try:
-        return run_replay(loaded, python, kind, rules, work_dir, stop)
-    except KeyboardInterrupt as interrupt:
-        if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
-            log(_format_replay(interrupt.result, loaded.recipe.replayed_table))
-        problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
-        exit_with_error(code_after(stop), problem, as_json)
-    except OSError as error:
-        problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
-        exit_with_error(ExitCode.REFUSED, problem, as_json)
-
-
 def _format_replay(result: ReplayResult, table: str | None) -> str:
     from dashboards.trial_text import describe_flag, describe_replayed_table
 
@@ -123,14 +109,17 @@ def _format_replay(result: ReplayResult, table: str | None) -> str:
     lines = [f"{result.verdict}: {known} {result.recorded_tokens_per_sec:,.0f} tokens/s in the mean"]
     found = result.comparison
     if found is not None and result.measured_tokens_per_sec is not None:
+        with_trainer = "" if result.trainer == "parlay" else f" with {result.trainer}"
         lines[0] += (
-            f", now {result.measured_tokens_per_sec:,.0f}{_trainer_suffix(result.trainer)}"
+            f", now {result.measured_tokens_per_sec:,.0f}{with_trainer}"
             f" ({found.ratio:.3f}x as fast, 95 % confidence interval {found.low:.3f}–{found.high:.3f})"
         )
     lines += [] if table is None else [describe_replayed_table(table)]
-    lines += [] if found is None else [*format_speed(found), *_format_sessions(found)]
-    if result.detail:
-        lines.append(result.detail)
+    if found is not None:
+        lines += format_speed(found)
+        if len(found.speed.by_session) > 1:
+            lines.append("by session: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session))
+    lines += [result.detail] if result.detail else []
     lines += [f"! {describe_flag(flag)}" for flag in result.flags]
     lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
     return "\n".join(lines)
@@ -143,12 +132,3 @@ def format_speed(found: Comparison) -> Iterator[str]:
             f"the fastest tenth of the steps: {found.fast.value:.3f}x as fast,"
             f" 95 % confidence interval {found.fast.low:.3f}–{found.fast.high:.3f}"
         )
-
-
-def _format_sessions(found: Comparison) -> Iterator[str]:
-    if len(found.speed.by_session) > 1:
-        yield "by session: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session)
-
-
-def _trainer_suffix(trainer: str) -> str:
-    return "" if trainer == "parlay" else f" with {trainer}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import print_result, write_new
 
 
@@ -18,11 +19,7 @@ def report(
         typer.Option("--output", "-o", help="A new file; default: report.html in the search's folder, overwritten."),
     ] = None,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Write a search as one HTML file, which needs no network."""
-    import time
-
     from dashboards.report.write import report_text, write_report
     from orchestrator.records.lookup import find_search
     from orchestrator.records.summary import ReportAnswer
@@ -33,4 +30,4 @@ def report(
         write_report(found.record, found.folder, time.time())
     else:
         write_new(path, report_text(found.record, found.folder, time.time()), "--output")
-    print_result(ReportAnswer(search_id=found.record.search_id, file=str(path)), as_json, str(path))
+    print_result(ReportAnswer(search_id=found.record.search_id, file=str(path)), str(path))

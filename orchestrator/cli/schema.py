@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import print_json
 from search_spaces.errors import InputError, choice_fix
 
@@ -21,9 +20,7 @@ def schema(
             metavar="[ANSWER]", help="Part of an answer's schema id: status for parlay.status/1. error: of failures."
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Print the JSON schema of search files, for editors, or of an answer: what a command prints with --json."""
     if name is None:
         from orchestrator.config.loader import json_schema
 
@@ -38,7 +35,7 @@ def schema(
 
 def answers() -> dict[str, type[AnswerPart]]:
     """Every answer by its name."""
-    from orchestrator.cli import plan_cost, tool_answers
+    from orchestrator.cli import plan_answer, slurm_sandbox
     from orchestrator.common.answer import ErrorAnswer
     from orchestrator.comparison import compare, stacks
     from orchestrator.config import init
@@ -55,11 +52,11 @@ def answers() -> dict[str, type[AnswerPart]]:
         *(summary.StatusAnswer, summary.BestAnswer, summary.SearchesAnswer, summary.LogsAnswer, summary.ReportAnswer),
         *(summary.AdvanceAllAnswer, ledger_rebuild.LedgerAnswer, notify.NotificationAnswer),
         *(create.SubmitAnswer, create.SubmitManyAnswer, cancel.CancelAnswer, mlflow_resync.SyncAnswer),
-        *(init.InitAnswer, plan_cost.PlanAnswer, dry_run.DryRunAnswer, dry_run.DryRunManyAnswer),
+        *(init.InitAnswer, plan_answer.PlanAnswer, dry_run.DryRunAnswer, dry_run.DryRunManyAnswer),
         *(forecast.ForecastAnswer, replay.ReplayAnswer, compare.CompareAnswer, stacks.ExperimentAnswer),
         *(export_result.ExportAnswer, import_result.ImportAnswer),
         *(finding.DoctorAnswer, calibrate.CalibrateAnswer, selftest.SelftestAnswer, selftest.SelftestListAnswer),
-        *(tool_answers.SandboxAnswer, state_dir.ServiceAnswer, state_dir.PageAnswer, state_dir.DashboardAnswer),
+        *(slurm_sandbox.SandboxAnswer, state_dir.ServiceAnswer, state_dir.PageAnswer, state_dir.DashboardAnswer),
         *(handlers.HealthAnswer, handlers.TrialsAnswer, handlers.RecipeAnswer, handlers.AcceptedAnswer),
     )
     return {"error": ErrorAnswer} | {kind.name(): kind for kind in kinds}

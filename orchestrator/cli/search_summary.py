@@ -66,7 +66,7 @@ def print_search_summary(
     lines += [*_causes(search, spec), *_next_steps(search, folder, is_driven)]
     print_text("\n".join(lines))
     if spec.search.against is not None:
-        from orchestrator.cli.stacks_table import print_stacks
+        from orchestrator.cli.compare import print_stacks
         from orchestrator.comparison.stacks import stack_comparison
 
         if (stacks := stack_comparison(search, spec)) is not None:

@@ -8,32 +8,44 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
-from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import exit_with_error, log, print_result
-from orchestrator.cli.verbosity import Verb
+from orchestrator.cli.output import Exit, log, print_result
+from orchestrator.cli.verbs import Verb, group
+from orchestrator.common.answer import Answer
 from orchestrator.common.exit_codes import ExitCode
-from search_spaces.errors import InputError, Problem
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from search_spaces.errors import ExternalError, InputError, Problem
+from slurm.sandbox import apt_packages
+from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
+from slurm.sandbox.sandbox import SandboxFailed, SlurmSandbox
 from trials.files.text import plural
-
-if TYPE_CHECKING:
-    from orchestrator.cli.tool_answers import SandboxAnswer
-    from orchestrator.config.spec import SearchSpec
-    from slurm.sandbox.config_files import CloudNodes
-    from slurm.sandbox.sandbox import SlurmSandbox
+from trials.ledger.location import home_folder
 
 SandboxFolder = Annotated[
     Path | None, typer.Argument(metavar="[FOLDER]", help="Folder of all its files; default: in Parlay's home.")
 ]
-
 _RESTART_FIX = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
 
-commands = typer.Typer(
-    name="slurm-sandbox", help="A real Slurm on this machine, to try Parlay on.", no_args_is_help=True
-)
+commands = group("slurm-sandbox")
+
+
+class SandboxAnswer(Answer):
+    """Printed by slurm-sandbox start and stop."""
+
+    schema_: Literal["parlay.slurm_sandbox/1"] = "parlay.slurm_sandbox/1"
+    folder: str
+    slurm_conf: str
+    nodes: int
+    cpus_per_node: int
+    gpus_per_node: int
+    accounting: bool
+    cloud: list[CloudNodes]
+    """Partitions of nodes that do not exist, of --like."""
+    running: bool
 
 
 @commands.command(cls=Verb)
@@ -62,7 +74,6 @@ def start(
         ),
     ] = None,
     install: Annotated[bool, typer.Option("--install", help="Install missing Debian packages; needs root.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Start a sandbox, with its earlier records if there are any, and print how to use it."""
     wanted = {
@@ -72,34 +83,34 @@ def start(
         "accounting": accounting,
         "cloud": cloud_like(like) if like else None,
     }
-    with _sandbox_errors(as_json):
-        sandbox = _sandbox(_folder_of(folder), {name: value for name, value in wanted.items() if value is not None})
-        _provide_packages(sandbox.shape.accounting, install, as_json)
+    place = _folder_of(folder)
+    with _sandbox_errors():
+        before = SlurmSandbox.found_in(place)
+        arguments = before.shape.arguments if before else {}
+        sandbox = SlurmSandbox(
+            place, **arguments | {name: value for name, value in wanted.items() if value is not None}
+        )
+        _provide_packages(sandbox.shape.accounting, install)
         began = time.monotonic()
         sandbox.start()
-    print_result(_answer(sandbox), as_json, _usage_text(sandbox, time.monotonic() - began))
+    print_result(_answer(sandbox), _usage_text(sandbox, time.monotonic() - began))
 
 
 @commands.command(cls=Verb)
-def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
+def stop(folder: SandboxFolder = None) -> None:
     """Stop a sandbox and its jobs; its records are kept for the next start."""
-    from slurm.sandbox.sandbox import SlurmSandbox
-
     place = _folder_of(folder)
-    with _sandbox_errors(as_json):
+    with _sandbox_errors():
         sandbox = SlurmSandbox.found_in(place)
         if sandbox is None:
-            raise InputError.of(
-                "slurm_sandbox", "no sandbox has been started there", key="FOLDER", value=str(place), fix="name another"
-            )
+            message, fix = "no sandbox has been started there", "name another"
+            raise InputError.of("slurm_sandbox", message, key="FOLDER", value=str(place), fix=fix)
         sandbox.stop()
-    print_result(_answer(sandbox), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
+    print_result(_answer(sandbox), f"the sandbox in {sandbox.paths.folder} is stopped")
 
 
 def cloud_like(search_files: Sequence[Path]) -> tuple[CloudNodes, ...]:
     """Nodes of the clusters of these searches; equal partitions are merged."""
-    from orchestrator.config.loader import load_search_file
-
     return tuple(dict.fromkeys(cloud_of(load_search_file(path)) for path in search_files))
 
 
@@ -109,8 +120,6 @@ def cloud_of(spec: SearchSpec) -> CloudNodes:
     A cluster file does not give the CPUs of a node: the site's usable CPUs, else a default, or as many as the ranks
     request.
     """
-    from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
-
     cluster, wanted = spec.cluster, spec.launcher.slurm
     gpus = 0 if cluster.accelerator.name == "cpu" else cluster.gpus_per_node
     cpus = wanted.usable_cpus or max(CLOUD_CPUS, (wanted.cpus_per_task or 1) * cluster.gpus_per_node)
@@ -118,63 +127,37 @@ def cloud_of(spec: SearchSpec) -> CloudNodes:
 
 
 def _folder_of(given: Path | None) -> Path:
-    from trials.ledger.location import home_folder
-
     return home_folder() / "slurm-sandbox" if given is None else given
 
 
-def _sandbox(folder: Path, wanted: dict[str, Any]) -> SlurmSandbox:
-    """The sandbox of this folder: its earlier shape with the wanted changes."""
-    from slurm.sandbox.sandbox import SlurmSandbox
-
-    before = SlurmSandbox.found_in(folder)
-    return SlurmSandbox(folder, **(before.shape.arguments if before else {}) | wanted)
-
-
-def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
-    from slurm.sandbox.apt_packages import InstallFailed, can_install, install_packages, missing_packages
-
-    missing = missing_packages(accounting)
+def _provide_packages(accounting: bool, install: bool) -> None:
+    missing = apt_packages.missing_packages(accounting)
     if not missing:
         return
-    if not (install and can_install()):
-        exit_with_error(ExitCode.REFUSED, _missing(missing, can_install()), as_json)
+    can_install = apt_packages.can_install()
+    if not (install and can_install):
+        by_hand = f"as root: {apt_packages.install_command(missing)}"
+        message = f"Slurm is not installed: these Debian packages are missing: {' '.join(missing)}"
+        fix = f"parlay slurm-sandbox start --install, or {by_hand}" if can_install else by_hand
+        raise Exit(ExitCode.REFUSED, Problem("slurm_sandbox", message, fix=fix))
     log(f"installing {' '.join(missing)}")
-    try:
-        install_packages(missing)
-    except InstallFailed as error:
-        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_RESTART_FIX), as_json)
-
-
-def _missing(packages: Sequence[str], can_install: bool) -> Problem:
-    from slurm.sandbox.apt_packages import install_command
-
-    by_hand = f"as root: {install_command(packages)}"
-    return Problem(
-        "slurm_sandbox",
-        f"Slurm is not installed: these Debian packages are missing: {' '.join(packages)}",
-        fix=f"parlay slurm-sandbox start --install, or {by_hand}" if can_install else by_hand,
-    )
+    apt_packages.install_packages(missing)
 
 
 @contextmanager
-def _sandbox_errors(as_json: bool) -> Iterator[None]:
+def _sandbox_errors() -> Iterator[None]:
     """Within this block an unusable argument becomes an InputError, and a Slurm that does not start a refusal."""
-    from slurm.sandbox.sandbox import SandboxFailed
-
     try:
         yield
-    except InputError:
+    except (InputError, ExternalError):
         raise
     except ValueError as error:
         raise InputError.of("slurm_sandbox", str(error), fix="change the value, or leave it out") from error
-    except (SandboxFailed, subprocess.TimeoutExpired) as error:
-        exit_with_error(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_RESTART_FIX), as_json)
+    except (SandboxFailed, apt_packages.InstallFailed, subprocess.TimeoutExpired) as error:
+        raise Exit(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_RESTART_FIX)) from error
 
 
 def _answer(sandbox: SlurmSandbox) -> SandboxAnswer:
-    from orchestrator.cli.tool_answers import SandboxAnswer
-
     shape = sandbox.shape
     return SandboxAnswer(
         folder=str(sandbox.paths.folder),
@@ -190,21 +173,21 @@ def _answer(sandbox: SlurmSandbox) -> SandboxAnswer:
 
 def _usage_text(sandbox: SlurmSandbox, seconds: float) -> str:
     shape, place = sandbox.shape, shlex.quote(str(sandbox.paths.folder))
-    each = f"{shape.cpus_per_node} CPUs" + (f" and {shape.gpus_per_node} GPUs" if shape.gpus_per_node else "")
+    each = _node(shape.cpus_per_node, shape.gpus_per_node)
     return "\n".join(
         (
             f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all on this machine. Use it:",
             *(f"export {name}={shlex.quote(value)}" for name, value in sandbox.environment.items()),
-            *map(_cloud_line, shape.cloud),
+            *(
+                f"# {plural(cloud.nodes, 'node')} of {_node(cloud.cpus_per_node, cloud.gpus_per_node)} are simulated,"
+                f" for dry runs: --dry-run --set launcher.slurm.partition={cloud.partition}"
+                for cloud in shape.cloud
+            ),
             "parlay run quickstart --launcher slurm",
             f"# Stop it: parlay slurm-sandbox stop {place}",
         )
     )
 
 
-def _cloud_line(cloud: CloudNodes) -> str:
-    gpus = f" and {cloud.gpus_per_node} GPUs" if cloud.gpus_per_node else ""
-    return (
-        f"# {plural(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are simulated, for dry runs:"
-        f" --dry-run --set launcher.slurm.partition={cloud.partition}"
-    )
+def _node(cpus: int, gpus: int) -> str:
+    return f"{cpus} CPUs" + (f" and {gpus} GPUs" if gpus else "")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import log, print_result
+from orchestrator.cli.options import LedgerUrl, SearchId
+from orchestrator.cli.output import log, print_result, prints_json
 from trials.files.text import plural
 
 MAX_SEARCHES = 50
@@ -23,32 +23,31 @@ def status(
         bool, typer.Option("--all", help="Without SEARCH, list all searches of the ledger; with it, all its layouts.")
     ] = False,
     ledger: LedgerUrl = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Show the state of a search."""
     if every and search is None:
-        _list_searches(ledger, as_json)
+        _list_searches(ledger)
         return
-    from orchestrator.cli.search_summary import print_search_summary
-    from orchestrator.cli.watch import driver_status
     from orchestrator.records.lookup import find_search
-    from orchestrator.records.summary import status_of
+    from orchestrator.service.client import driver_status
 
     found = find_search(search, ledger)
-    spec = found.spec
     driver = None
     if not found.record.state.is_ended and found.folder.exists:
         driver = driver_status(found.folder)
-    if as_json:
-        print_result(status_of(found.record, spec, found.folder, driver), True)
+    if prints_json.get():
+        from orchestrator.records.summary import status_of
+
+        print_result(status_of(found.record, found.spec, found.folder, driver))
         return
+    from orchestrator.cli.search_summary import print_search_summary
+
     is_driven = driver is not None and driver.detail is None
-    print_search_summary(found.record, spec, found.folder, shows_all=every, is_driven=is_driven)
+    print_search_summary(found.record, found.spec, found.folder, shows_all=every, is_driven=is_driven)
     if driver is not None:
         log(driver.detail or f"driver: {driver.process}")
 
 
-def _list_searches(ledger: str | None, as_json: bool) -> None:
+def _list_searches(ledger: str | None) -> None:
     from dashboards.terminal.live_table import console_for
     from dashboards.terminal.searches_table import searches_table
     from orchestrator.records.summary import searches_of
@@ -57,9 +56,9 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
 
     with closing(LedgerReader(ledger_to_read(ledger))) as reader:
         searches = reader.searches()
-        shown = [] if as_json else [reader.search(found.search_id) for found in searches[:MAX_SEARCHES]]
+        shown = [] if prints_json.get() else [reader.search(found.search_id) for found in searches[:MAX_SEARCHES]]
     if shown:
         console_for(sys.stdout).print(searches_table(shown, time.time()))
     older = len(searches) - len(shown)
     words = f"{plural(older, 'older search')}: parlay status --all --json" if older else None
-    print_result(searches_of(searches), as_json, words if shown else "no search yet")
+    print_result(searches_of(searches), words if shown else "no search yet")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.advance import cron_lines, require_detached_jobs, write_cron_script
+from orchestrator.cli.advance import require_detached_jobs, write_cron_script
 from orchestrator.cli.detached import can_fork, fork_detached, start_detached
-from orchestrator.cli.drive import drive_here
-from orchestrator.cli.driver_errors import exit_on_driver_errors, resume_fix
-from orchestrator.cli.dry_run import DryRunOptions, describe_dry_run
+from orchestrator.cli.drive import drive_here, drive_in_ray, require_local_driver
+from orchestrator.cli.endings import resumable, resume_fix
 from orchestrator.cli.options import (
     SEARCH_FILE_HELP,
     AsJob,
-    AsJson,
     ByCron,
     DryRun,
     ExecutorName,
@@ -31,18 +30,20 @@ from orchestrator.cli.options import (
     SamplerName,
     Scripts,
     WorkDir,
+    loading,
     naming_options,
+    require_dry_run,
     to_overrides,
 )
-from orchestrator.cli.output import Exit, log, print_result, print_text, warn
-from orchestrator.cli.ray_driver import drive_in_ray, require_local_driver, wants_ray
-from orchestrator.cli.serve import hand_over_to_service
+from orchestrator.cli.output import Exit, log, print_result, print_text, prints_json, warn
 from orchestrator.common.exit_codes import ExitCode
+from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.files.text import tail
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
+    from orchestrator.config.spec import SearchSpec
     from orchestrator.lifecycle.create import SubmitAnswer, ValidatedSearch
     from orchestrator.lifecycle.drive import RunnableSearch
     from trials.files.folders import SearchFolder
@@ -65,83 +66,61 @@ def submit(
     job_time: JobTime = None,
     by_cron: ByCron = False,
     no_service: NoService = False,
-    executor: ExecutorName = "process",
+    executor: ExecutorName = ExecutorKind.PROCESS,
     dry_run: DryRun = False,
     scripts: Scripts = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Search in the background: the driver outlives this terminal."""
-    changes = to_overrides(sets, launcher, sampler, work_dir, ledger)
+    changes = to_overrides(sets, launcher=launcher, sampler=sampler, work_dir=work_dir, ledger=ledger)
     job_time_s = driver_job_time_s(as_job, job_time)
-    in_ray = wants_ray(executor)
-    if in_ray:
-        require_local_driver(as_job, by_cron)
+    if as_job or by_cron:
+        require_local_driver(executor)
     if by_cron and as_job:
-        rule = "a search has one kind of driver"
-        raise InputError.of(
-            "usage", "cannot be combined with --as-job", rule=rule, fix="leave out one of them", key="--cron"
-        )
-    wanted = DryRunOptions(dry_run, scripts)
+        rule, fix = "a search has one kind of driver", "leave out one of them"
+        raise InputError.of("usage", "cannot be combined with --as-job", rule=rule, fix=fix, key="--cron")
+    require_dry_run(dry_run, scripts)
     if scripts is not None and len(search_files) > 1:
         rule, fix = "the scripts of two searches have the same names", "one search file at a time"
         raise InputError.of("usage", "is for one search", key="--scripts", value=str(scripts), rule=rule, fix=fix)
     searches = _validated(search_files, partial(_load, changes=changes, as_job=as_job, by_cron=by_cron))
-    if wanted.enabled:
-        _print_dry_runs(searches, wanted, as_json)
+    if dry_run:
+        _print_dry_runs(searches, scripts)
         return
     if job_time_s is not None:
         leave: Leave = partial(leave_to_job, job_time_s=job_time_s)
     elif by_cron:
         leave = _leave_to_cron
     else:
-        leave = partial(_leave_to_process, in_ray=in_ray, no_service=no_service)
+        leave = partial(_leave_to_process, in_ray=executor is ExecutorKind.RAY, no_service=no_service)
     if len(searches) == 1:
-        submit_one(_created(searches[0], changes), leave, as_json)
+        submit_one(_created(searches[0], changes), leave)
     else:
-        _submit_many(dict(zip(search_files, searches, strict=True)), changes, leave, as_json)
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A search that has got its driver: what was done with it, further lines of text, and the driver's keys of the
-    answer."""
-
-    folder: SearchFolder
-    done: str
-    hints: Sequence[str]
-    driven_by: dict[str, Any]
-
-    @property
-    def answer(self) -> SubmitAnswer:
-        from orchestrator.lifecycle.create import SubmitAnswer
-
-        return SubmitAnswer(search_id=self.folder.search_id, folder=str(self.folder.path), **self.driven_by)
+        _submit_many(dict(zip(search_files, searches, strict=True)), changes, leave)
 
 
 def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
     """Return the time limit of the driver's job; None without --as-job. Raises InputError."""
-    if not as_job and job_time is None:
-        return None
-    if not as_job:
+    if as_job:
+        from orchestrator.lifecycle.driver_job import job_time_s
+
+        return job_time_s(job_time)
+    if job_time is not None:
         rule = "it is the time limit of the driver's job"
         raise InputError.of("usage", "requires --as-job", rule=rule, fix="add --as-job", key="--job-time")
-    from orchestrator.lifecycle.driver_job import job_time_s
-
-    return job_time_s(job_time)
+    return None
 
 
-Leave = Callable[["RunnableSearch"], Submission]
-"""Leaves a search to a driver. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
+Leave = Callable[["RunnableSearch"], tuple["SubmitAnswer", str]]
+"""Leaves a search to a driver, and says how. Raises LeaseHeld, DriverAlreadyQueued, ExternalError, OSError."""
 
 
-def submit_one(started: RunnableSearch, leave: Leave, as_json: bool) -> None:
+def submit_one(started: RunnableSearch, leave: Leave) -> None:
     """Leave the search to a driver, and print the result."""
-    with exit_on_driver_errors(started.folder, as_json):
+    with resumable(started.folder):
         done = leave(started)
-    print_result(done.answer, as_json, "\n".join([done.done, *done.hints]))
+    print_result(*done)
 
 
-def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
+def leave_to_job(started: RunnableSearch, job_time_s: float) -> tuple[SubmitAnswer, str]:
     """Submit the job that drives the search. Raises LeaseHeld and DriverAlreadyQueued where the search has a driver,
     and ExternalError."""
     from orchestrator.lifecycle.driver_job import driver_job, require_slurm, submit_first_link
@@ -152,22 +131,26 @@ def leave_to_job(started: RunnableSearch, job_time_s: float) -> Submission:
     require_slurm(started.spec)
     require_no_holder(folder, time.time())
     job_id = submit_first_link(SlurmClient(), driver_job(folder, started.spec, started.ledger_url, job_time_s))
-    return Submission(
-        folder,
-        f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}",
-        [f"status: parlay status {folder.path}    cancel: parlay cancel {folder.path}"],
-        {"job_id": job_id},
-    )
+    return _answer(folder, job_id=job_id), _driven(folder, f"is driven by Slurm job {job_id}", str(folder.path))
+
+
+def _answer(folder: SearchFolder, **driven_by: Any) -> SubmitAnswer:
+    from orchestrator.lifecycle.create import SubmitAnswer
+
+    return SubmitAnswer(search_id=folder.search_id, folder=str(folder.path), **driven_by)
+
+
+def _driven(folder: SearchFolder, by: str, name: str) -> str:
+    hint = f"status: parlay status {name}    cancel: parlay cancel {name}"
+    return f"search {folder.search_id} {by}; its log is {folder.driver_log}\n{hint}"
 
 
 def _load(file: Path, changes: Sequence[Change], as_job: bool, by_cron: bool) -> ValidatedSearch:
     """Load and validate a search file. Raises InputError and ExternalError."""
-    from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import validate_search
     from orchestrator.lifecycle.driver_job import require_slurm
 
-    with naming_options(changes):
-        spec = load_search_file(file, [change.text for change in changes])
+    with loading(file, changes) as spec:
         if as_job:
             require_slurm(spec)
         if by_cron:
@@ -204,16 +187,15 @@ def _validated(files: Sequence[Path], load: Callable[[Path], ValidatedSearch]) -
     return searches
 
 
-def _print_dry_runs(searches: Sequence[ValidatedSearch], wanted: DryRunOptions, as_json: bool) -> None:
-    described = [describe_dry_run(search.spec, search.space, wanted.scripts) for search in searches]
-    from orchestrator.lifecycle.dry_run import DryRunManyAnswer
+def _print_dry_runs(searches: Sequence[ValidatedSearch], scripts: Path | None) -> None:
+    from orchestrator.lifecycle.dry_run import DryRunManyAnswer, dry_run_of
 
-    answers, text = [answer for answer, _ in described], "\n".join(text for _, text in described)
-    print_result(answers[0] if len(answers) == 1 else DryRunManyAnswer(searches=answers), as_json, text)
+    answers, texts = zip(*(dry_run_of(search.spec, search.space, scripts) for search in searches), strict=True)
+    print_result(answers[0] if len(answers) == 1 else DryRunManyAnswer(searches=list(answers)), "\n".join(texts))
 
 
-def _submit_many(searches: dict[Path, ValidatedSearch], changes: Sequence[Change], leave: Leave, as_json: bool) -> None:
-    """Submit each search, also after one that cannot be; print a line each, or one object of all."""
+def _submit_many(searches: Mapping[Path, ValidatedSearch], changes: Sequence[Change], leave: Leave) -> None:
+    """Submit each search, also after one that cannot be; print what is said of each, or one object of all."""
     from orchestrator.lifecycle.create import FailedSubmission, SubmitManyAnswer
     from orchestrator.lifecycle.driver_job import DriverAlreadyQueued
     from orchestrator.search.lease import LeaseHeld
@@ -222,24 +204,29 @@ def _submit_many(searches: dict[Path, ValidatedSearch], changes: Sequence[Change
     refused: list[FailedSubmission] = []
     for file, search in searches.items():
         try:
-            submission = leave(_created(search, changes))
+            answer, text = leave(_created(search, changes))
         except (LeaseHeld, DriverAlreadyQueued, InputError, ExternalError, OSError) as error:
             refused.append(FailedSubmission(file=str(file), message=str(error)))
             warn(f"{file}: {error}")
         else:
-            done.append(submission.answer)
-            if not as_json:
-                print_text(submission.done)
-    print_result(SubmitManyAnswer(searches=done, refused=refused), as_json)
+            done.append(answer)
+            if not prints_json.get():
+                print_text(text)
+    print_result(SubmitManyAnswer(searches=done, refused=refused))
     if refused:
         raise Exit(ExitCode.REFUSED)
 
 
-def _leave_to_cron(started: RunnableSearch) -> Submission:
+def _leave_to_cron(started: RunnableSearch) -> tuple[SubmitAnswer, str]:
     """Give the lines for crontab and scrontab, which the user installs."""
+    from orchestrator.lifecycle.driver_status import cron_job_name
+    from slurm.crontab import crontab_line, scrontab_lines
+    from slurm.driver_script import driver_options
+
     folder = started.folder
     write_cron_script(folder, started.ledger_url)
-    crontab, scrontab = cron_lines(folder, started.spec)
+    script, options = folder.cron_script.absolute(), driver_options(started.spec.launcher.slurm.job_options())
+    crontab, scrontab = crontab_line(script), scrontab_lines(script, cron_job_name(folder.search_id), options)
     lines = [
         f"search {folder.search_id} is waiting for cron. For `crontab -e`:",
         crontab,
@@ -248,21 +235,41 @@ def _leave_to_cron(started: RunnableSearch) -> Submission:
         f"its log is {folder.driver_log}; remove the lines once `parlay status {folder.cli_name}` says that it has"
         " ended",
     ]
-    return Submission(folder, "\n".join(lines), [], {"crontab": crontab, "scrontab": scrontab})
+    return _answer(folder, crontab=crontab, scrontab=scrontab), "\n".join(lines)
 
 
-def _leave_to_process(started: RunnableSearch, in_ray: bool, no_service: bool) -> Submission:
+def _leave_to_process(started: RunnableSearch, in_ray: bool, no_service: bool) -> tuple[SubmitAnswer, str]:
     """Hand the search over to the user's service if one runs, else start a driver process."""
     folder = started.folder
     pid = None if no_service else hand_over_to_service(folder, started.spec, started.ledger_url)
     words = "is driven by the service, process" if pid else "runs as process"
     pid = pid or _start_driver(started, in_ray)
-    return Submission(
-        folder,
-        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}",
-        [f"status: parlay status {folder.cli_name}    cancel: parlay cancel {folder.cli_name}"],
-        {"pid": pid},
-    )
+    return _answer(folder, pid=pid), _driven(folder, f"{words} {pid}", folder.cli_name)
+
+
+def hand_over_to_service(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
+    """Have a running service drive the search; return its pid, or None if there is none.
+
+    None, too, if the service uses another Slurm, or the search names a Ray of its own.
+    """
+    from orchestrator.service.client import running_service
+    from slurm.environment import cluster_variables
+    from trials.ledger.location import home_folder
+
+    found = None if spec.launcher.address else running_service(home_folder())
+    if found is None:
+        return None
+    client, health = found
+    here, there = cluster_variables(os.environ), health["slurm"]
+    other = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    try:
+        if spec.launcher.uses_slurm and other:
+            raise ExternalError(f"the service (process {health['pid']}) has another {', '.join(other)}")
+        client.resume(folder.search_id, folder.path, url)
+    except ExternalError as refused:
+        warn(f"{refused}; starting a separate driver process")
+        return None
+    return int(health["pid"])
 
 
 def _start_driver(started: RunnableSearch, in_ray: bool) -> int:
@@ -273,7 +280,7 @@ def _start_driver(started: RunnableSearch, in_ray: bool) -> int:
     folder = started.folder
     created = _fencing(folder)
     if can_fork():
-        driver = fork_detached(partial(drive_in_ray if in_ray else drive_here, started, False), folder.driver_log)
+        driver = fork_detached(partial(drive_in_ray if in_ray else drive_here, started), folder.driver_log)
     else:
         executor = ("--executor", "ray") if in_ray else ()
         command = parlay_command("resume", str(folder.path), "--ledger", started.ledger_url, *executor)

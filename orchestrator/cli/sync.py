@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, exit_with_error, print_result, warn
+from orchestrator.cli.options import LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.common.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 
-def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Send to MLflow what is missing there. Repeating it creates no duplicates."""
+def sync(search: SearchId = None, ledger: LedgerUrl = None) -> None:
     from orchestrator.lifecycle.mlflow_resync import resync
     from orchestrator.lifecycle.observers import open_tracking
     from orchestrator.records.lookup import find_own_search
@@ -22,13 +21,13 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fix = f"parlay report {found.folder.cli_name} shows it without MLflow; tracking.enabled is for new searches"
         message = f"search {name} has tracking disabled"
         problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
-        exit_with_error(ExitCode.BAD_INPUT, problem, as_json)
+        raise Exit(ExitCode.BAD_INPUT, problem)
     try:
         sent = resync(found.folder, tracking)
     except LeaseHeld as held:
         problem = Problem("held", str(held), fix="its driver writes to MLflow itself; wait for its end")
-        exit_with_error(ExitCode.HELD_BY_ANOTHER, problem, as_json)
-    print_result(sent, as_json, f"{sent.sent} runs of search {name} are up to date in MLflow")
+        raise Exit(ExitCode.HELD_BY_ANOTHER, problem) from held
+    print_result(sent, f"{sent.sent} runs of search {name} are up to date in MLflow")
     if sent.unsent:
         warn(f"not sent: {', '.join(sent.unsent)}; `parlay sync {found.folder.cli_name}` tries again")
         raise Exit(ExitCode.REFUSED)

@@ -8,18 +8,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from orchestrator.cli.driver_errors import exit_code_of, print_search, resume_fix
-from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import Exit, exit_with_error, warn
+from orchestrator.cli.drive import exit_code_of, print_search
+from orchestrator.cli.endings import resume_fix
+from orchestrator.cli.options import LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, exit_with, prints_json, warn
 from orchestrator.common.exit_codes import ExitCode
+from orchestrator.service.client import driver_status
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from dashboards.terminal.live_table import LiveView
     from orchestrator.records.summary import DriverStatus
     from trials.files.folders import SearchFolder
-    from trials.ledger.events import Event, SearchRecord
+    from trials.ledger.events import SearchRecord
 
 _log = logging.getLogger(__name__)
 
@@ -34,29 +37,26 @@ DRIVER_END_LIMIT_S = 60.0
 """Limit on waiting for the driver's exit after the search has ended."""
 
 
-def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
-    """Follow a search until it ends, whatever drives it; ctrl-C leaves it running."""
+def watch(search: SearchId = None, ledger: LedgerUrl = None) -> None:
     from dashboards.terminal.live_table import LiveView
     from orchestrator.records.lookup import find_search
 
     found = find_search(search, ledger)
     spec, folder = found.spec, found.folder
-    stream = sys.stderr if as_json else sys.stdout
+    stream = sys.stderr if prints_json.get() else sys.stdout
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, stream)
     try:
         with _terms_interrupt(), view:
             record = SearchFollower(folder, view, driver_status).follow()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         fix = f"parlay watch {folder.cli_name} resumes watching, parlay cancel {folder.cli_name} ends the search"
-        exit_with_error(
-            ExitCode.INTERRUPTED, Problem("interrupted", "stopped watching; the search continues", fix=fix), as_json
-        )
-    print_search(record, folder, spec, as_json)
+        problem = Problem("interrupted", "stopped watching; the search continues", fix=fix)
+        raise Exit(ExitCode.INTERRUPTED, problem) from interrupt
+    print_search(record, folder, spec)
     if not record.state.is_ended:
         warn(f"stopped watching: the search has no driver; nothing is lost: {resume_fix(folder)}")
         raise Exit(ExitCode.STOPPED_EARLY)
-    if (code := exit_code_of(record)) is not ExitCode.SUCCESS:
-        raise Exit(code)
+    exit_with(exit_code_of(record))
 
 
 @contextmanager
@@ -69,21 +69,13 @@ def _terms_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class SearchView(Protocol):
-    """Display of a search; LiveView implements it."""
-
-    def begin(self, search: SearchRecord) -> None: ...
-
-    def update(self, search: SearchRecord, event: Event) -> None: ...
-
-
 class SearchFollower:
     """Polls a search's journal and updates a view."""
 
     def __init__(
         self,
         folder: SearchFolder,
-        view: SearchView,
+        view: LiveView,
         status_of: Callable[[SearchFolder], DriverStatus],
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
@@ -160,19 +152,6 @@ class SearchFollower:
         if words is not None and words != self._last_note:
             _log.info(words)
         self._last_note = words
-
-
-def driver_status(folder: SearchFolder) -> DriverStatus:
-    """Status of the search's driver, the service's own word included."""
-    from orchestrator.lifecycle.driver_status import driver_status as status_by
-    from orchestrator.service.client import running_service
-    from trials.ledger.location import home_folder
-
-    def of_service(search_id: str) -> DriverStatus | None:
-        found = running_service(home_folder())
-        return None if found is None else found[0].driver_status(search_id)
-
-    return status_by(folder, of_service)
 
 
 def _unreachable_error(folder: SearchFolder) -> InputError:

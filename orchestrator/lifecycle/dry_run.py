@@ -5,7 +5,7 @@ Nothing is submitted, and no search is created.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +56,24 @@ class DryRunManyAnswer(Answer):
     searches: list[DryRunAnswer]
 
 
+def dry_run_of(spec: SearchSpec, space: SearchSpace, scripts: Path | None) -> tuple[DryRunAnswer, str]:
+    """What a valid search would try, as an answer and as text; its first jobs are written to the folder `scripts`."""
+    jobs = [] if scripts is None else write_first_jobs(spec, space, scripts)
+    num_layouts, setup = len(space.layouts), SetupFile.of(spec.launcher)
+    trials, ranks = min(spec.search.max_trials, num_layouts), int(space.layouts.num_gpus.max())
+    lines = [
+        f"valid: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
+        f" with launcher {spec.launcher.kind}; nothing was launched or written",
+        *(f"{job.what}, {job.layout_key}: {job.script}" for job in jobs),
+        *(["check one with Slurm: sbatch --test-only SCRIPT"] if jobs else ()),
+        *(setup.lines() if setup else ()),
+    ]
+    answer = DryRunAnswer(
+        num_layouts=num_layouts, max_trials=trials, spec=spec.to_json(), setup_file=setup, scripts=jobs
+    )
+    return answer, "\n".join(lines)
+
+
 def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[DryRunScript]:
     """Write the attempt folders of the layouts that are tried first, below NAME-dry-run in `place`.
 
@@ -86,14 +104,6 @@ def first_layouts(
     if space.baseline is None:
         return {"first": first}
     return {"baseline": space.baseline} | ({} if first == space.baseline else {"first": first})
-
-
-def format_dry_jobs(jobs: Sequence[DryRunScript]) -> list[str]:
-    """List the scripts, and how Slurm checks one."""
-    return [
-        *(f"{job.what}, {job.layout_key}: {job.script}" for job in jobs),
-        "check one with Slurm: sbatch --test-only SCRIPT",
-    ]
 
 
 def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layout) -> Path:

@@ -19,6 +19,7 @@ from trials.files.folders import read_json
 
 if TYPE_CHECKING:
     from orchestrator.records.summary import DriverStatus
+    from trials.files.folders import SearchFolder
 
 _TIMEOUT_S = 60.0
 
@@ -107,6 +108,18 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
         return (client, health) if health["pid"] == about["pid"] else None
     except (OSError, ExternalError, ValueError, KeyError, TypeError):
         return None
+
+
+def driver_status(folder: SearchFolder) -> DriverStatus:
+    """Status of the search's driver, the word of a running service included."""
+    from orchestrator.lifecycle.driver_status import driver_status as status_by
+    from trials.ledger.location import home_folder
+
+    def of_service(search_id: str) -> DriverStatus | None:
+        found = running_service(home_folder())
+        return None if found is None else found[0].driver_status(search_id)
+
+    return status_by(folder, of_service)
 
 
 def page_address(home: Path, now: float) -> str:

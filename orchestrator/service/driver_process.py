@@ -8,9 +8,17 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, BinaryIO
 
 from orchestrator.common.exit_codes import ExitCode
+
+
+class ExecutorKind(StrEnum):
+    """What starts drivers: this process, or a Ray actor each."""
+
+    PROCESS = "process"
+    RAY = "ray"
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,11 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, WorkLost
-from orchestrator.service.driver_process import DriverExit, DriverProcess
-from search_spaces.errors import InputError, choice_fix
+from orchestrator.service.driver_process import DriverExit, DriverProcess, ExecutorKind
 
 _log = logging.getLogger(__name__)
-
-
-class ExecutorKind(StrEnum):
-    RAY = "ray"
-    PROCESS = "process"
 
 
 class Processes:
@@ -96,13 +89,3 @@ def make_executor(kind: ExecutorKind) -> Executor:
     except RayUnavailable as error:
         _log.warning(f"Ray cannot start, so drivers run as plain processes: {error}")
         return Processes()
-
-
-def executor_named(name: str) -> ExecutorKind:
-    """Return the kind with this name. Raises InputError for an unknown one."""
-    try:
-        return ExecutorKind(name)
-    except ValueError:
-        names = [kind.value for kind in ExecutorKind]
-        rule, fix = "one of " + ", ".join(names), choice_fix(name, names)
-        raise InputError.of("choice", f"is {name!r}", key="--executor", value=name, rule=rule, fix=fix) from None

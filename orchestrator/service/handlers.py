@@ -1,4 +1,4 @@
-"""Request handlers of the service, over the ledger and the supervised searches, and the answers of its own."""
+"""Calls of the service, over the ledger and the supervised searches, and the answers of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from dashboards.report.log_page import LiveLog
 from orchestrator.common.answer import Answer, AnswerPart
@@ -57,6 +59,37 @@ VERSION = version("parlay")
 _LOG_LINES = 10_000
 _LIVE_LINES = 1000
 _RANK_LOG = re.compile(r"rank-([0-9]{1,6})\.log$")
+
+
+_FolderPath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
+SearchId = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$", description="A search's id, or a unique prefix of it.")
+]
+TrialName = Annotated[
+    str, Field(pattern=r"^t[0-9]{4,9}(\.a[0-9]{1,9})?$", description="t0001 (its last attempt) or t0001.a1.")
+]
+Rank = Annotated[int, Field(ge=0, le=10**6)]
+
+
+class _Body(BaseModel):
+    """Body of a request; unknown keys are rejected."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SubmitRequest(_Body):
+    yaml: str = Field(min_length=1, max_length=1_000_000, description="The text of a search file.")
+    directory: _FolderPath = Field(description="Absolute path; base of relative paths in the file and of its work_dir.")
+    set: list[Annotated[str, Field(max_length=10_000)]] = Field(
+        default=[], max_length=1_000, description="Changes to the file, each key.key=value."
+    )
+
+
+class ResumeRequest(_Body):
+    folder: _FolderPath | None = Field(default=None, description="The search's folder, if it is not in the ledger.")
+    ledger_url: str | None = Field(
+        default=None, max_length=4096, description="The search's ledger, if it is not the service's."
+    )
 
 
 class HealthAnswer(Answer):
@@ -150,9 +183,9 @@ class NotReady(Exception):
 
 
 class RequestHandlers:
-    """Handlers of the service's requests. Thread-safe.
+    """The calls: the REST interface has each as it is declared here, and the pages use them too. Thread-safe.
 
-    Raises InputError for the caller's mistakes, LeaseHeld, ExternalError, and OSError.
+    Raises InputError for the caller's mistakes, LeaseHeld, NotReady, ExternalError, and OSError.
     """
 
     def __init__(self, supervisor: DriverSupervisor, url: str, about: Mapping[str, Any]):
@@ -162,30 +195,99 @@ class RequestHandlers:
         self._about = about
 
     def health(self) -> HealthAnswer:
+        """Identity of the service, and the number of searches it drives."""
         counts = Counter(entry.state for entry in self._supervisor.searches().values())
         drivers = {state: counts[state] for state in DriverState}
         return HealthAnswer(version=VERSION, pid=os.getpid(), **self._about, drivers=drivers)
 
-    def submit(self, yaml: str, directory: str, changes: list[str]) -> SubmitAnswer:
-        """Validate as `parlay submit` does, create the search and drive it."""
+    def searches(self) -> SearchesAnswer:
+        """All searches of the ledger, newest first."""
+        with closing(LedgerReader(self.ledger_url)) as reader:
+            return searches_of(reader.searches())
+
+    def submit(self, request: SubmitRequest) -> SubmitAnswer:
+        """Validate a search file, create the search and drive it."""
         notes = ListSink()
-        spec = load_search_text(yaml, Path(directory), changes)
+        spec = load_search_text(request.yaml, Path(request.directory), request.set)
         _require_no_other_ray(spec)
         with sending_to(notes), create_search(validate_search(spec, self.ledger_url)) as started:
             folder = started.folder
         self._supervisor.supervise(ServiceSearch(folder.search_id, folder.path, started.ledger_url))
         return SubmitAnswer(search_id=folder.search_id, folder=str(folder.path), notes=tuple(notes.messages))
 
-    def searches(self) -> SearchesAnswer:
-        with closing(LedgerReader(self.ledger_url)) as reader:
-            return searches_of(reader.searches())
-
-    def status(self, search: str) -> StatusAnswer:
+    def status(self, search: SearchId) -> StatusAnswer:
+        """State of a search."""
         found = self._locate(search)
         driver = None
         if not found.record.state.is_ended and found.folder.exists:
             driver = driver_status(found.folder, self._driver_to_come)
         return status_of(found.record, found.spec, found.folder, driver)
+
+    def cancel(self, search: SearchId) -> AcceptedAnswer:
+        """End a search and its trials in flight; its events show when that is done. Its driver reads the request; the
+        service drives it if nobody does."""
+        found = self._own(search)
+        if not found.record.state.is_ended:
+            request_cancel(found.ledger_url, found.record.search_id, time.time())
+            if lease_holder(found.folder, time.time()) is None:
+                self._supervise(found)
+        return _accepted(found.record)
+
+    def resume(self, search: SearchId, request: ResumeRequest | None = None) -> AcceptedAnswer:
+        """Drive a search whose driver has gone; a search that has ended stays as it is."""
+        if request is None or request.folder is None:
+            found = self._own(search)
+        else:
+            folder = SearchFolder(Path(request.folder))
+            if folder.search_id != search:
+                message, fix = f"{folder.path} is not its folder", "name the folder that holds its journal.jsonl"
+                raise InputError.of("unknown_id", message, key="folder", fix=fix)
+            found = own_search(folder, request.ledger_url)
+        _require_no_other_ray(found.spec)
+        entry = self._supervisor.searches().get(found.record.search_id)
+        if entry is None or entry.state is not DriverState.DRIVING:
+            require_no_holder(found.folder, time.time())
+        if not found.record.state.is_ended:
+            self._supervise(found)
+        return _accepted(found.record)
+
+    def trials(self, search: SearchId) -> TrialsAnswer:
+        """All trials, in the order of their proposal."""
+        record = self._locate(search).record
+        return TrialsAnswer(search_id=record.search_id, trials=[TrialAnswer.of(trial) for trial in record.trials])
+
+    def best(self, search: SearchId) -> BestAnswer:
+        """The best layout so far."""
+        found = self._locate(search)
+        best = best_of(found.record, found.spec, found.folder)
+        if best is None:
+            raise NotReady(f"search {found.record.search_id}: {result_line(found.record, found.spec)}")
+        return best
+
+    def recipe(self, search: SearchId) -> RecipeAnswer:
+        """recipe.yaml and its folder."""
+        found = self._locate(search)
+        search_id, folder = found.record.search_id, found.folder.recipe
+        if not folder.exists():
+            raise NotReady(f"search {search_id} has no recipe: {missing_recipe_reason(found)}")
+        recipe = read_recipe(folder).recipe.to_json()
+        return RecipeAnswer(search_id=search_id, folder=str(folder), recipe=recipe)
+
+    def logs(self, search: SearchId, trial: TrialName, rank: Rank | None = None) -> LogsAnswer:
+        """Output of a trial's ranks: the first real error, or the end of one rank's log."""
+        found = self._locate(search)
+        which, attempt = find_attempt(found.record, trial)
+        folder = found.folder.attempt(which.trial, attempt.attempt)
+        if rank is None:
+            return logs_of(attempt, folder)
+        log = folder.rank_log(rank)
+        if log not in folder.rank_logs():
+            fix = "leave rank out to list the logs"
+            raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=rank, fix=fix)
+        return logs_of(attempt, folder, tail(log, _LOG_LINES))
+
+    def record(self, search: str) -> SearchRecord:
+        return self._locate(search).record
 
     def _driver_to_come(self, search_id: str) -> DriverStatus | None:
         """What the service does about a search without a driver; None where it does not drive it."""
@@ -197,74 +299,18 @@ class RequestHandlers:
         words = f"the service has stopped driving it: {entry.detail}; parlay resume {search_id} starts a driver"
         return DriverStatus(words, is_expected=False)
 
-    def record(self, search: str) -> SearchRecord:
-        return self._locate(search).record
-
-    def trials(self, search: str) -> TrialsAnswer:
-        record = self._locate(search).record
-        return TrialsAnswer(search_id=record.search_id, trials=[TrialAnswer.of(trial) for trial in record.trials])
-
-    def best(self, search: str) -> BestAnswer:
-        found = self._locate(search)
-        best = best_of(found.record, found.spec, found.folder)
-        if best is None:
-            raise NotReady(f"search {found.record.search_id}: {result_line(found.record, found.spec)}")
-        return best
-
-    def recipe(self, search: str) -> RecipeAnswer:
-        found = self._locate(search)
-        search_id, folder = found.record.search_id, found.folder.recipe
-        if not folder.exists():
-            raise NotReady(f"search {search_id} has no recipe: {missing_recipe_reason(found)}")
-        recipe = read_recipe(folder).recipe.to_json()
-        return RecipeAnswer(search_id=search_id, folder=str(folder), recipe=recipe)
-
-    def logs(self, search: str, name: str, of_rank: int | None) -> LogsAnswer:
-        found = self._locate(search)
-        trial, attempt = find_attempt(found.record, name)
-        folder = found.folder.attempt(trial.trial, attempt.attempt)
-        if of_rank is None:
-            return logs_of(attempt, folder)
-        log = folder.rank_log(of_rank)
-        if log not in folder.rank_logs():
-            fix = "leave rank out to list the logs"
-            raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank, fix=fix)
-        return logs_of(attempt, folder, tail(log, _LOG_LINES))
-
     def live_log(self, search: str, name: str, rank: int) -> LiveLog:
         """End of the log of a rank, read now; without one if the rank has not written yet."""
         found = self._locate(search)
         trial, attempt = find_attempt(found.record, name)
         folder = found.folder.attempt(trial.trial, attempt.attempt)
-        logs = folder.rank_logs()
-        log = folder.rank_log(rank)
-        text = None
+        logs, log, text = folder.rank_logs(), folder.rank_log(rank), None
         if log in logs:
             if links_outside(log, found.folder.path):
                 raise OSError(f"{log} is reached by a link that leads out of the search's folder")
             text = tail(log, _LIVE_LINES)
         ranks = sorted(int(number[1]) for file in logs if (number := _RANK_LOG.search(file.name)))
         return LiveLog(found.record, trial, attempt, rank, tuple(ranks), text)
-
-    def cancel(self, search: str) -> AcceptedAnswer:
-        """Request the search's end. Its driver reads the request; the service drives it if nobody does."""
-        found = self._own(search)
-        if not found.record.state.is_ended:
-            request_cancel(found.ledger_url, found.record.search_id, time.time())
-            if lease_holder(found.folder, time.time()) is None:
-                self._supervise(found)
-        return _accepted(found.record)
-
-    def resume(self, search: str, folder: str | None, url: str | None) -> AcceptedAnswer:
-        """Drive a search from now on. Raises LeaseHeld if another driver does."""
-        found = self._own(search) if folder is None else _in_folder(search, folder, url)
-        _require_no_other_ray(found.spec)
-        entry = self._supervisor.searches().get(found.record.search_id)
-        if entry is None or entry.state is not DriverState.DRIVING:
-            require_no_holder(found.folder, time.time())
-        if not found.record.state.is_ended:
-            self._supervise(found)
-        return _accepted(found.record)
 
     def stopped_searches(self) -> dict[str, str]:
         """Ids of the searches that the service has given up, with the reason."""
@@ -273,16 +319,8 @@ class RequestHandlers:
 
     def missing_driver(self, search_id: str) -> str | None:
         """Reason why nobody drives the search and nobody will by itself; None where somebody does."""
-        entry = self._supervisor.searches().get(search_id)
-        if entry is not None:
-            return (entry.detail or "") if entry.state is DriverState.STOPPED else None
-        folder = SearchFolder(self.journal_path(search_id).parent)
-        is_expected = folder.cron_script.exists() or folder.driver_script.exists()
-        return (
-            None
-            if is_expected or lease_holder(folder, time.time()) is not None
-            else "it has ended or was never started"
-        )
+        found = driver_status(SearchFolder(self.journal_path(search_id).parent), self._driver_to_come)
+        return None if found.is_expected else found.detail
 
     def journal_path(self, search: str) -> Path:
         """Path of the search's journal, found without reading the search's trials, since live pages ask often."""
@@ -312,15 +350,6 @@ class RequestHandlers:
         with closing(LedgerReader(url)) as reader:
             record = reader.search(reader.resolve(given))
         return recorded_search(record, url)
-
-
-def _in_folder(search_id: str, path: str, url: str | None) -> OwnSearch:
-    """Return the search in the given folder, whether or not the ledger has it."""
-    folder = SearchFolder(Path(path))
-    if folder.search_id != search_id:
-        fix = "name the folder that holds its journal.jsonl"
-        raise InputError.of("unknown_id", f"{path} is not the folder of search {search_id}", key="folder", fix=fix)
-    return own_search(folder, url)
 
 
 def _require_no_other_ray(spec: SearchSpec) -> None:

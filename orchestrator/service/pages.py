@@ -1,4 +1,4 @@
-"""Pages of the service for a browser: searches, a live report of each, logs of trials, the REST interface."""
+"""Pages of the service for a browser: searches, a live report of each, logs of trials."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
-from dashboards.report.interface_page import interface_page
 from dashboards.report.live_page import live_page, message_page, searches_page, signed_in_page
 from dashboards.report.log_page import log_page, trials_page
 from orchestrator.service.handlers import RequestHandlers
@@ -27,10 +25,6 @@ from search_spaces.errors import ExternalError, InputError
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 _RANK = re.compile(r"[0-9]{1,6}")
 _ACTIONS = ("cancel", "resume")
-INTERFACE_PATH = "/api"
-"""Page about the REST interface."""
-_DOCUMENTS = ("/openapi.json", "/docs", "/redoc", "/v1", "/v1/")
-"""Paths at which a person would look for that page."""
 _HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -42,7 +36,7 @@ _HEADERS = {
 
 def is_page(path: str) -> bool:
     """True if the path is a browser's page, which a cookie opens. Never true under /v1."""
-    return path in ("/", ENTRY_PATH, INTERFACE_PATH) or path.startswith("/searches/")
+    return path in ("/", ENTRY_PATH) or path.startswith("/searches/")
 
 
 def is_action(path: str) -> bool:
@@ -61,7 +55,6 @@ def page_routes(app: PagesOf, sessions: Sessions) -> list[Route]:
     routes = [
         Route("/", pages.searches),
         Route(ENTRY_PATH, pages.enter),
-        Route(INTERFACE_PATH, pages.interface),
         Route("/searches/{search}", pages.search),
         Route("/searches/{search}/report", pages.report),
         Route("/searches/{search}/events", pages.events),
@@ -75,10 +68,8 @@ def page_routes(app: PagesOf, sessions: Sessions) -> list[Route]:
 
 def page_for_signed_in(path: str) -> Response:
     """Answer to a signed-in browser outside of the pages."""
-    if path in _DOCUMENTS:
-        return RedirectResponse(INTERFACE_PATH, 303, _HEADERS)
-    if path.startswith("/v1/"):
-        fix = f"the pages show the same; {INTERFACE_PATH} describes the interface"
+    if path.startswith("/v1/") or path == "/openapi.json":
+        fix = "the pages show the same; /openapi.json describes the interface to whoever has the token"
         return refusal_page(401, "For programs only", "this address needs the service's token", fix, leads_home=True)
     return refusal_page(404, "Not found", "this service has no such page", leads_home=True)
 
@@ -108,11 +99,10 @@ def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[
 
 @dataclass(frozen=True)
 class PagesOf:
-    """Service that pages show: its handlers, its OpenAPI document, and whether pages may only read."""
+    """Service that pages show: its handlers, and whether pages may only read."""
 
     handlers: RequestHandlers
     is_stopping: Callable[[], bool]
-    openapi: Callable[[], dict[str, Any]]
     is_read_only: bool = False
 
 
@@ -135,9 +125,6 @@ class _Pages:
             return refusal_page(401, "Sign-in address expired", again)
         page = signed_in_page("" if self._app.is_read_only else signed_in.action_key)
         return _html(page, 200, {"set-cookie": signed_in.set_cookie})
-
-    def interface(self, request: Request) -> Response:
-        return _html(interface_page(self._app.openapi()))
 
     @_with_error_page
     def searches(self, request: Request) -> Response:
@@ -175,22 +162,23 @@ class _Pages:
 
     def act(self, request: Request) -> Response:
         """Cancel or resume the search; its page shows what follows. Errors are ErrorAnswers."""
-        search = request.path_params["search"]
-        if not _SEARCH_ID.fullmatch(search):
-            fix = "the first page lists the searches"
-            raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
+        search = _search_id(request)
         action = request.url.path.rpartition("/")[2]
-        accepted = self._handlers.cancel(search) if action == "cancel" else self._handlers.resume(search, None, None)
+        accepted = self._handlers.cancel(search) if action == "cancel" else self._handlers.resume(search)
         return JSONResponse(accepted.plain(), 202, _HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
         """Full id of the requested search, and its report."""
-        given = request.path_params["search"]
-        if not _SEARCH_ID.fullmatch(given):
-            fix = "the first page lists the searches"
-            raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
-        journal = self._handlers.journal_path(given)
+        journal = self._handlers.journal_path(_search_id(request))
         return journal.parent.name, self._reports.of(journal)
+
+
+def _search_id(request: Request) -> str:
+    given: str = request.path_params["search"]
+    if not _SEARCH_ID.fullmatch(given):
+        fix = "the first page lists the searches"
+        raise InputError.of("unknown_id", "not a search id", key="search", fix=fix)
+    return given
 
 
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:

@@ -19,7 +19,8 @@ from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
 from orchestrator.common.logs import current_sink, sending_to
 from orchestrator.service.api import make_app
-from orchestrator.service.executors import ExecutorKind, make_executor
+from orchestrator.service.driver_process import ExecutorKind
+from orchestrator.service.executors import make_executor
 from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.log import ServiceLogSink
 from orchestrator.service.middleware import AuthMiddleware

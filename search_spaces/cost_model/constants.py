@@ -31,9 +31,8 @@ PRIORS = {
     "overlap": Prior(1.0, 0.5),
     "launches": Prior(1.0, 0.4),
     "sharded": Prior(1.45, 0.5),
-    # A message may wait for a slow host: a thousand times its transfer time has been observed.
-    "pipeline": Prior(1.0, 1.8),
-    "data_parallel": Prior(1.0, 0.6),
+    "pipeline": Prior(1.0, 1.1),
+    "data_parallel": Prior(1.0, 0.4),
     "offload": Prior(1.0, 0.7),
     "step": Prior(1.0, 0.7),
     "machine": Prior(1.0, 0.1),

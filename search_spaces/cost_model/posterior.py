@@ -2,7 +2,8 @@
 
 Time: draws of all constants of `step_time.py` from their priors, weighted by the likelihood of each measurement, and
 resampled and moved when few effective draws are left (sequential Monte Carlo with moves: Chopin 2002, doi
-10.1093/biomet/89.3.539). The noise is Student's t, so that an outlier moves no constant far.
+10.1093/biomet/89.3.539). Priors and noise are Student's t: most machines are close to typical, a few have a network
+that is ten times slower, and an outlier moves no constant far.
 
 Memory: one factor on the estimate, as weights on a grid. A measured peak, a layout that ran and one that ran out of
 memory each constrain it.
@@ -30,8 +31,8 @@ _TRANSFER_WIDENING = 0.5
 
 @dataclass(frozen=True)
 class TimePrior:
-    """Prior of the time model: a normal distribution of the logarithms of its constants, in the order of CONSTANTS.
-    `means` has shape (len(CONSTANTS),), `covariance` that squared."""
+    """Prior of the time model: Student's t for the logarithms of its constants, in the order of CONSTANTS. `means` has
+    shape (len(CONSTANTS),), `covariance` that squared."""
 
     means: np.ndarray
     covariance: np.ndarray
@@ -74,12 +75,13 @@ class TimePrior:
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Samples of the logarithms, of shape (count, len(CONSTANTS))."""
-        return self.means + rng.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
+        steps = _SCALE * rng.standard_t(_DEGREES_OF_FREEDOM, (count, len(self.means)))
+        return self.means + steps @ np.linalg.cholesky(self.covariance).T
 
     def log_density(self, draws: np.ndarray) -> np.ndarray:
         """Logarithm of each draw's density, up to a constant."""
         off = np.linalg.solve(np.linalg.cholesky(self.covariance), (draws - self.means).T)
-        return -0.5 * (off**2).sum(axis=0)
+        return _log_student_t(off / _SCALE).sum(axis=0)
 
     def widened(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
         """The prior updated by trials of other models or batches on such a machine, and widened for the transfer."""
@@ -92,6 +94,8 @@ MODEL_ERROR = 0.12
 LAYOUT_RESIDUAL_SHARE = 0.7
 """Share of the residual that is a layout's own, not shared with its neighbours."""
 _DEGREES_OF_FREEDOM = 4
+_SCALE = math.sqrt((_DEGREES_OF_FREEDOM - 2) / _DEGREES_OF_FREEDOM)
+"""Scale of a Student's t with a standard deviation of 1."""
 _DRAWS = 2000
 _MIN_EFFECTIVE_SHARE = 0.1
 _MOVES = (0.5, 0.3, 0.3, 0.15, 0.15, 0.1, 0.5, 0.2, 0.1, 0.05)

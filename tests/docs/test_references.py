@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
-from orchestrator.cli.verbs import app
+from orchestrator.cli.verbs import VERBS, command_of
 from tests.docs.console import ROOT, pages
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
@@ -40,7 +39,7 @@ def commands_named(text: str) -> Iterator[tuple[str, set[str]]]:
 def options() -> dict[str, set[str]]:
     """Options of each verb; a verb of a group has the group's name: `slurm-sandbox start`."""
     found: dict[str, set[str]] = {}
-    for name, verb in typer.main.get_command(app).commands.items():
+    for name, verb in ((name, command_of(name)) for name in VERBS):
         inner = getattr(verb, "commands", {})
         found[name] = _options(verb).union(*map(_options, inner.values()))
         found |= {f"{name} {part}": _options(command) for part, command in inner.items()}

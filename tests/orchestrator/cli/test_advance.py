@@ -96,7 +96,7 @@ def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, mon
     monkeypatch.setattr(lookup, "find_search", damaged)
     (tmp_path / "ledger.db").touch()
     with pytest.raises(Exit):
-        advance._advance_all(f"sqlite:///{tmp_path / 'ledger.db'}", as_json=True)
+        advance._advance_all(f"sqlite:///{tmp_path / 'ledger.db'}")
     assert asked == ids
 
 

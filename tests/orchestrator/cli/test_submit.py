@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import detached
-from orchestrator.cli.detached import can_fork, is_whole_process
+from orchestrator.cli.detached import can_fork
+from orchestrator.cli.endings import is_whole_process
 from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.parlay import environment, parlay, parlay_here
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
@@ -75,7 +76,7 @@ def submitted_with(drive: str, file: Path, *options: str, **how: Any) -> subproc
     """A submission whose driver, once forked, does this."""
     program = (
         "import os, sys\nfrom orchestrator.cli import main, submit\n"
-        f"def drive(started, as_json):\n{drive}\nsubmit.drive_here = drive\n"
+        f"def drive(started):\n{drive}\nsubmit.drive_here = drive\n"
         "main.main(['submit', *sys.argv[1:], '--no-service', '--json'])"
     )
     command = [sys.executable, "-P", "-c", program, str(file), *options]

@@ -16,12 +16,12 @@ from orchestrator.cli.watch import (
     DRIVER_POLL_S,
     NO_DRIVER_LIMIT_S,
     SearchFollower,
-    driver_status,
 )
 from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.driver_job import submit_first_link
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
+from orchestrator.service.client import driver_status
 from slurm.driver_script import DriverJob
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FakeCluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.plan_cost import PlannedCost
+from orchestrator.cli.plan_answer import PlannedCost
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.preflight.job_terms import JobTerms, job_terms
 from slurm.association_limits import AssociationLimits, Qos

@@ -7,18 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from dashboards.access.auth import AuthPolicy
 from dashboards.access.ports import reserve_port
-from dashboards.report.interface_page import interface_page
 from dashboards.report.live_page import message_page, searches_page
 from dashboards.report.log_page import LiveLog, log_page
 from dashboards.report.search_rows import search_row
-from orchestrator.service.api import make_app
 from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.dashboards.report.searches import a_search
@@ -185,7 +181,7 @@ SMALL = "[...document.querySelectorAll('nav a, main a, button')].filter(e => e.g
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory) -> list[str]:
-    """Addresses of a list with every state, a log, the interface and a message."""
+    """Addresses of a list with every state, a log and a message."""
     search = a_search()
     running, trial = search.record, search.record.trials[-1]
     search.end()
@@ -194,11 +190,9 @@ def pages(tmp_path_factory) -> list[str]:
     log = LiveLog(
         running, trial, trial.attempts[-1], 0, tuple(range(9)), "a line that is much longer than a phone is wide " * 9
     )
-    service = make_app(cast(Any, None), AuthPolicy())
     made = {
         "list": searches_page(rows, START, num_older=3),
         "log": log_page(log),
-        "interface": interface_page(TestClient(service).get("/openapi.json").json()),
         "message": message_page("Not found", "this service has no such page", leads_home=True),
     }
     folder = tmp_path_factory.mktemp("pages")

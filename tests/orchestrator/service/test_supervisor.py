@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.serve import hand_over_to_service
+from orchestrator.cli.submit import hand_over_to_service
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec

@@ -1,15 +1,17 @@
-"""Cost of a planned search: as Slurm bills it, the training that pays it back, and preemption of its jobs."""
+"""The answer of `parlay plan`, with the search's cost: as Slurm bills it, the training that pays it back, and the
+preemption of its jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
 from orchestrator.cli.upper_limit import most_node_hours
 from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.planning.explain import ExplainedLayout, FitCounts
+from orchestrator.planning.explain import ExplainedLayout, FitCounts, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.pay_back import expected_pay_back
 from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
 from orchestrator.schema.setup_file import SetupFile
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.preflight.job_terms import JobTerms
     from search_spaces.search_space import SearchSpace
+
+MAX_REJECTED_LISTED = 10_000
 
 
 class PlannedCost(AnswerPart):
@@ -142,3 +146,28 @@ class PlanAnswer(Answer):
     expected_node_hours: ExpectedHours
     cost: PlannedCost
     notes: list[str]
+
+    @classmethod
+    def of(
+        cls, plan: Plan, spec: SearchSpec, space: SearchSpace, cost: PlannedCost, top: int | None, list_rejected: bool
+    ) -> PlanAnswer:
+        """The plan with `top` layouts."""
+        rejected = [
+            RejectedLayout(layout=dict(r.fields), rule=r.problem.code, message=r.problem.message)
+            for r in islice(space.rejected() if list_rejected else (), MAX_REJECTED_LISTED)
+        ]
+        return cls(
+            num_layouts=len(space.layouts),
+            rejected=space.rejected_by_rule,
+            rejected_examples={rule: found.problem.message for rule, found in space.examples().items()},
+            rejected_layouts=rejected if list_rejected else None,
+            fits=count_fits(plan),
+            explained=explain_layouts(plan, space.baseline),
+            saved_s=time_saved_s(plan, space.baseline),
+            layouts=plan.first(top),
+            setup_file=SetupFile.of(spec.launcher),
+            node_hours=most_node_hours(spec, space),
+            expected_node_hours=plan.expected,
+            cost=cost,
+            notes=plan.notes(),
+        )
