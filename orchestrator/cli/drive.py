@@ -34,7 +34,7 @@ from orchestrator.cli.options import (
     SearchFilePath,
     SearchId,
     WorkDir,
-    loading,
+    naming_options,
     require_dry_run,
     to_overrides,
 )
@@ -69,6 +69,7 @@ def run(
     scripts: Scripts = None,
 ) -> None:
     from orchestrator.cli.upper_limit import describe_upper_limit
+    from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import create_search, validate_search
     from orchestrator.lifecycle.dry_run import dry_run_of
 
@@ -78,8 +79,8 @@ def run(
     changes = to_overrides(sets, **named, against=against, layouts=layouts)
     require_dry_run(dry_run, scripts)
     with ExitStack() as held:
-        with loading(search_file, changes) as spec:
-            search = validate_search(spec)
+        with naming_options(changes):
+            search = validate_search(load_search_file(search_file, [change.text for change in changes]))
             if dry_run:
                 print_result(*dry_run_of(search.spec, search.space, scripts))
                 return
