@@ -180,10 +180,7 @@ class _LayerParts:
         copied, less = _quantized_inputs(layouts)
         per_width = _mlp_tensors(model, layouts) * width - less
         dispatched = _dispatched_bytes(model, layouts, less) + _bytes_in_excess(model, layouts, expert_skew, less)
-        dense, routed, shared = (
-            tokens * size * per_width / tensor
-            for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
-        )
+        dense, routed, shared = (tokens * size * per_width / tensor for size in model.mlp_widths)
         return cls(
             around=_bytes_around(model, layouts, less),
             attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
