@@ -54,6 +54,17 @@ def describe_confidence(data: ReportData) -> list[str]:
     return [] if best is None else list(_confidence_sentences(best, data))
 
 
+def describe_comparison(data: ReportData) -> str | None:
+    """The baseline, and the interval of the speedup over it; None where the two cannot be compared."""
+    speedup, baseline = data.verdict.speedup, data.verdict.baseline
+    if speedup is None or baseline is None:
+        return None
+    words = f"The baseline is your {short_name(baseline.layout, data.varying)}"
+    if speedup.low is None or speedup.high is None:
+        return f"{words}."
+    return f"{words}; the 95 % interval of the speedup is {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}."
+
+
 def describe_tradeoffs(data: ReportData) -> list[str]:
     """Sentence for each alternative to the best layout, where there are several objectives."""
     return [] if data.best is None else [f"Alternative: {trade}." for trade in data.best.trades]
@@ -168,10 +179,8 @@ def format_hours(hours: float) -> str:
 
 
 def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
-    speedup, interval = data.verdict.speedup, format_short_interval(best.metrics)
-    if speedup is not None and speedup.low is not None and speedup.high is not None:
-        yield f"95 % confidence interval {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}x."
-    elif interval is not None:
+    interval = format_short_interval(best.metrics)
+    if interval is not None:
         yield f"95 % confidence interval {interval} tokens/s."
     else:
         yield "No confidence interval: a run had too few steps."

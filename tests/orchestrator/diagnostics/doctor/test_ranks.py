@@ -235,7 +235,7 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
     changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
     findings = {f.name: f for f in run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}")}
     [request] = launcher.requests
-    assert request.argv[1:3] == ("-m", "trials.train.doctor")
+    assert request.argv[1:3] == ("-m", "trials.train")
     assert (Path(request.code) / "trials/train/doctor/probe.py").exists()
     assert request.spec.num_gpus == 8
     assert findings["job"].message.startswith("8 ranks on n1, n2 responded")
