@@ -13,6 +13,7 @@ import trials
 
 COMPUTE_SIDE = (
     "search_spaces/__init__.py",
+    "search_spaces/declared.py",
     "search_spaces/decoding.py",
     "search_spaces/engines.py",
     "search_spaces/errors.py",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dashboards.terminal.rank_diagram import nodes_per_domain
+from dashboards.rank_placement import nodes_per_domain
 from dashboards.trial_text import describe_flag, describe_replayed_table, format_trial_end, memory_growth_lines
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.memory import recipe_memory

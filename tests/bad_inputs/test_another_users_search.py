@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_text
 from orchestrator.service.stall_watch import StallWatch

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from search_spaces.decoding import Amount, Count, JsonObject, encode_fields
+from search_spaces.decoding import Count, JsonObject, encode_fields
 from trials.failure_policy import policy_of
 from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, UtcSeconds
 
@@ -89,8 +89,6 @@ class EventKind(LowerStrEnum):
     PILOT_ENDED = "pilot_ended"
     """`node_hours` were held and booked by no attempt; below 0 where attempts booked more. `billed_hours` are those of
     the whole job with its steps."""
-    DRIVER_JOB_USED = "driver_job_used"
-    """A Slurm job that the driver runs in, or ran in, so far. The last event of a job counts."""
     FABRIC_CHECK = "fabric_check"
     """State of the check's job. Submitted it has the attempt's intent, later other fields of the attempt, and at its
     end all of `FabricCheck`."""
@@ -116,7 +114,6 @@ EVENT_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.ATTEMPT_ENDED: (*_ATTEMPT, *_ENDED, *_USED),
     EventKind.TRIAL_ENDED: ("trial", "state", "reason"),
     EventKind.PILOT_ENDED: ("pilot", "job_id", *_USED),
-    EventKind.DRIVER_JOB_USED: ("job_id", "node_share", *_USED),
     EventKind.FABRIC_CHECK: ("attempt", "state"),
     EventKind.BEST_CHANGED: ("trial",),
     EventKind.DRIVER_TOOK_OVER: ("host", "pid"),
@@ -148,16 +145,6 @@ class Event(JsonObject):
         object.__setattr__(self, "at", round(self.at, 6))
         plain = json.dumps(encode_fields(Attempt, self.data), allow_nan=False)
         object.__setattr__(self, "data", json.loads(plain))
-
-
-@dataclass(frozen=True)
-class DriverJobUsage:
-    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran; and
-    its billing hours, None where Slurm did not tell."""
-
-    node_share: Amount
-    node_hours: Amount
-    billed_hours: float | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +188,7 @@ class FabricCheck:
 @dataclass(frozen=True)
 class SearchRecord:
     """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
-    by name; `driver_jobs` are the Slurm jobs of its drivers, by id."""
+    by name."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -216,7 +203,6 @@ class SearchRecord:
     fencing: Count = 0
     trials: tuple[Trial, ...] = ()
     pilots: Mapping[str, PilotUsage] = field(default_factory=dict)
-    driver_jobs: Mapping[str, DriverJobUsage] = field(default_factory=dict)
     fabric_check: FabricCheck | None = None
 
     def trial(self, name: str) -> Trial:
@@ -256,9 +242,8 @@ class SearchRecord:
     @property
     def node_hours_used(self) -> float:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
-        drivers = (job.node_hours for job in self.driver_jobs.values())
         pilots = (pilot.node_hours for pilot in self.pilots.values())
-        return fsum([*booked, *pilots, *drivers, self.fabric_check_node_hours])
+        return fsum([*booked, *pilots, self.fabric_check_node_hours])
 
     @property
     def fabric_check_node_hours(self) -> float:
@@ -267,20 +252,14 @@ class SearchRecord:
 
     @property
     def billed_hours(self) -> float | None:
-        """Slurm's billing hours of the jobs that have ended, and of the driver's so far; None without any, and where
-        Slurm did not tell those of all."""
+        """Slurm's billing hours of the jobs that have ended; None without any, and where Slurm did not tell those of
+        all."""
         checks = [] if self.fabric_check is None else [self.fabric_check.attempt]
         attempts = (*checks, *(a for t in self.trials for a in t.attempts))
         jobs = [attempt.billed_hours for attempt in attempts if attempt.node_hours and not attempt.is_step]
         jobs += [pilot.billed_hours for pilot in self.pilots.values()]
-        jobs += [job.billed_hours for job in self.driver_jobs.values()]
         known = [hours for hours in jobs if hours is not None]
         return fsum(known) if known and len(known) == len(jobs) else None
-
-    @property
-    def driver_node_hours(self) -> float:
-        """Node-hours of the Slurm jobs that the search's drivers run in."""
-        return fsum(job.node_hours for job in self.driver_jobs.values())
 
     @property
     def node_hours_reserved(self) -> float:

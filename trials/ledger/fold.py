@@ -12,7 +12,6 @@ from search_spaces.decoding import decode_fields, decode_value
 from trials.ledger.events import (
     EVENT_FIELDS,
     FABRIC_CHECK,
-    DriverJobUsage,
     Event,
     EventKind,
     FabricCheck,
@@ -156,12 +155,6 @@ def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
     return replace(search, pilots={**search.pilots, name: PilotUsage(**_data(event, PilotUsage))})
 
 
-def _driver_job_used(search: SearchRecord, event: Event) -> SearchRecord:
-    job_id = decode_value(str, event.data["job_id"], "job_id")
-    usage = DriverJobUsage(**_data(event, DriverJobUsage))
-    return replace(search, driver_jobs={**search.driver_jobs, job_id: usage})
-
-
 def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
     known, data = search.fabric_check, _data(event, Attempt, _OF_CHECK)
     state = data["state"]
@@ -212,7 +205,6 @@ _APPLY = {
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
     EventKind.PILOT_ENDED: _pilot_ended,
-    EventKind.DRIVER_JOB_USED: _driver_job_used,
     EventKind.FABRIC_CHECK: _fabric_check,
     EventKind.BEST_CHANGED: _best_changed,
     EventKind.DRIVER_TOOK_OVER: _driver_took_over,

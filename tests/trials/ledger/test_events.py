@@ -64,8 +64,6 @@ JOB = {"job_id": "815", "node_share": 1.0, "node_hours": 1.0, "billed_hours": No
     [
         (EventKind.ATTEMPT_WAITS, {"trial": "t0001", "attempt": "a1", "waits_for": 3}),
         (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None, "billed_hours": None}),
-        *((EventKind.DRIVER_JOB_USED, JOB | {name: None}) for name in ("job_id", "node_hours")),
-        *((EventKind.DRIVER_JOB_USED, JOB | {name: -1.0}) for name in ("node_hours", "node_share")),
     ],
 )
 def test_a_value_of_another_type_is_refused(story, kind, data):
@@ -102,12 +100,7 @@ def test_the_fold_tells_how_the_search_went_with_a_start_at_the_beginning(story)
     assert story.search.trial("t0001").last_attempt.started_at == 0.0
 
 
-def test_node_hours_of_drivers_jobs_add_up_and_are_reserved_in_flight(story):
-    before = story.search.node_hours_used
-    for job_id, node_hours in (("815", 0.5), ("815", 0.75), ("816", 1.0)):
-        story.use_driver_job(job_id, 0.25, node_hours)
-    assert story.search.driver_node_hours == 1.75
-    assert story.search.node_hours_used == pytest.approx(before + 1.75)
+def test_what_an_attempt_in_flight_may_cost_is_reserved(story):
     story.submit()
     assert story.search.node_hours_reserved == pytest.approx(90 / 3600)
 
