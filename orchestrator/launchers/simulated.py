@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
 from search_spaces.errors import InputError
@@ -15,7 +15,7 @@ from search_spaces.tables.measured_table import Observation
 from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import AttemptFolder, read_as, write_json
 from trials.measurement.metrics import throughput_fields
-from trials.outcome_types import MeasuredMetrics
+from trials.outcome_types import LayoutProof, MeasuredMetrics
 from trials.trial import (
     FailureReason,
     Flag,
@@ -180,7 +180,9 @@ class SimulatedLauncher(Launcher):
             return replace(said, reason=_reason(row), excerpt=_excerpt(row))
         metrics = _metrics(spec, row, row.step_time_s, self._interval_s(row, row.step_time_s))
         flags = (Flag.EMULATED_DEVICE,) if spec.is_emulated else ()
-        return replace(said, status=OutcomeStatus.MEASURED, measured=metrics, proof=_proof(spec), flags=flags)
+        return replace(
+            said, status=OutcomeStatus.MEASURED, measured=metrics, proof=cast(LayoutProof, _proof(spec)), flags=flags
+        )
 
     def _interval_s(self, answer: Observation, step_time_s: float) -> tuple[float, float]:
         """Return the range of step times over the rows of this layout, which repeat one measurement."""
