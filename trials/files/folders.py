@@ -135,7 +135,7 @@ class SearchFolder:
 
     @property
     def lease(self) -> Path:
-        """Lease of the driver; the ledger has a copy."""
+        """Lease of the driver."""
         return self.path / "lease.json"
 
     @property
