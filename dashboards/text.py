@@ -10,6 +10,7 @@ from typing import TextIO
 
 MORE = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what is left out."""
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~!&])")
 
 
 def printable(text: str) -> str:
@@ -50,6 +51,11 @@ def cut_word(word: str, most: int, differs_from: int | None = None) -> str:
     if differs_from is None or differs_from + rest >= len(word):
         return word[:start] + MORE + word[-rest:]
     return word[:start] + MORE + word[differs_from : differs_from + rest - 1] + MORE
+
+
+def escape_markdown(text: str) -> str:
+    """Text in one line, escaped for Markdown and HTML, since users and trials write parts of it."""
+    return _MARKDOWN.sub(r"\\\1", printable(text))
 
 
 def mask_credentials(uri: str) -> str:

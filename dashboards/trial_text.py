@@ -16,7 +16,7 @@ from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.training_rate import TrainingRate
 from trials.analysis.verdict import TrialCounts
 from trials.failure_policy import Memory, policy_of
-from trials.files.text import plural
+from trials.files.text import last_line, plural
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, FailureReason, Flag, Trial
 
@@ -44,6 +44,7 @@ _LONGEST_WORD = 40
 _MAX_NAMES = 6
 _ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 """Message of torch's allocators, on a GPU and on a CPU."""
+_ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
 _NO_PROGRESS = re.compile(r"no progress for \d+ s")
 """Start of a rank watchdog's message."""
 _BYTES_PER_MIB = 2**20
@@ -156,6 +157,14 @@ def describe_failure(attempt: Attempt, limit_gib: float | None) -> str | None:
     if attempt.reason is FailureReason.HANG and (found := _NO_PROGRESS.match(excerpt)) is not None:
         return f"rank {outcome.rank} made {found[0]} in phase {outcome.phase}"
     return None
+
+
+def failure_cause(excerpt: str) -> str:
+    """Cause of a failure in the end of its log: the first line of a problem, the last line of a traceback or a log; ""
+    without one."""
+    text = excerpt.strip()
+    is_problem = _ADVICE.search(text) and not text.startswith("Traceback")
+    return text.splitlines()[0] if is_problem else last_line(text)
 
 
 def advice_after(reason: FailureReason | None, attempts: Sequence[Attempt], limit_gib: float | None) -> str | None:

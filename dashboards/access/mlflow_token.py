@@ -8,7 +8,6 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from dashboards.access.browser_sessions import entry_address
 from dashboards.access.ports import is_own_listener
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import open_plain, read_plain
@@ -44,8 +43,8 @@ class MlflowTokenFile:
             self._descriptor = None
 
 
-def page_address(home: Path, port: int | None, now: float) -> str:
-    """Sign-in address of the pages on `port`, else of those started last.
+def served_token(home: Path, port: int | None) -> tuple[int, str]:
+    """Port and token of the pages on `port`, else of those started last.
 
     Raises ExternalError without a running dashboard.
     """
@@ -53,7 +52,7 @@ def page_address(home: Path, port: int | None, now: float) -> str:
     if not served:
         raise ExternalError("no dashboard runs" + (f" on port {port}" if port else ""), "parlay dashboard starts one")
     newest = max(served, key=lambda path: path.stat().st_mtime_ns)
-    return entry_address(_port_of(newest), read_plain(newest).decode(), now)
+    return _port_of(newest), read_plain(newest).decode()
 
 
 def _is_served(path: Path) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
@@ -19,6 +18,8 @@ _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _OTHER_FILE = "name another file, or move the existing one away"
 MARK, MARK_VALUE = "parlay", "search"
 """Tag of an experiment that Parlay writes to."""
+WRITABLE = "parlay.writable"
+"""Tag by which MLflow need not be asked again whether the experiment can be written."""
 
 
 def tracking_uri(given: str | None, home: Path) -> str:
@@ -51,37 +52,29 @@ def require_usable_store(uri: str) -> None:
 
 
 def is_known_to_be_writable(uri: str, experiment: str) -> bool:
-    """True for an SQLite file with the installed MLflow's schema and this experiment, active and marked by Parlay.
+    """True for an SQLite file with this experiment, active, that the installed MLflow has found writable, and whose
+    schema is that of then.
 
     MLflow has no reason to refuse such a store, and importing it takes longer than all else that a submission does.
     False wherever that is not known for sure: then MLflow itself is asked. The store has passed `require_usable_store`.
     """
-    if not uri.startswith(SQLITE_FILE) or (newest := _newest_revision()) is None:
+    if (mark := writable_mark(uri)) is None:
         return False
-    path = Path(uri.removeprefix(SQLITE_FILE))
-    if sqlite_file.rows(path, "SELECT version_num FROM alembic_version") != [(newest,)]:
-        return False
-    return sqlite_file.rows(path, _MARKED, (experiment, MARK, MARK_VALUE)) == [(1,)]
+    return sqlite_file.rows(Path(uri.removeprefix(SQLITE_FILE)), _MARKED, (experiment, WRITABLE, mark)) == [(1,)]
 
 
 _MARKED = (
     "SELECT 1 FROM experiments JOIN experiment_tags USING (experiment_id)"
     " WHERE name = ? AND lifecycle_stage = 'active' AND key = ? AND value = ?"
 )
-_REVISION = re.compile(r"^(revision|down_revision)\b[^=\n]*=(.*)$", re.MULTILINE)
-_QUOTED = re.compile(r"""["'](\w+)["']""")
 
 
-def _newest_revision() -> str | None:
-    """Schema of the installed MLflow: the migration that no other one follows; None where that is not one."""
-    package = find_spec("mlflow")
-    own, followed = set[str](), set[str]()
-    for root in (package.submodule_search_locations or ()) if package else ():
-        for file in Path(root, "store", "db_migrations", "versions").glob("*.py"):
-            for name, value in _REVISION.findall(file.read_text(encoding="utf-8")):
-                (own if name == "revision" else followed).update(_QUOTED.findall(value))
-    newest = own - followed
-    return newest.pop() if len(newest) == 1 else None
+def writable_mark(uri: str) -> str | None:
+    """Value of the tag `WRITABLE`: the installed MLflow, and the schema of this SQLite file; None for another store."""
+    if not uri.startswith(SQLITE_FILE):
+        return None
+    found = sqlite_file.rows(Path(uri.removeprefix(SQLITE_FILE)), "SELECT version_num FROM alembic_version")
+    return f"{version('mlflow')}, schema {found[0][0]}" if found else None
 
 
 def _parse(uri: str) -> URL:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from dashboards.mlflow.runs import roles_of
 from dashboards.report import sentences
-from dashboards.report.data import ReportData, TrialView
+from dashboards.report.data import ReportData, TrialView, report_data
+from dashboards.report.use_it import use_it
 from dashboards.terminal.headline import headline, sentence
-from dashboards.text import printable
+from dashboards.text import escape_markdown, printable
 from dashboards.trial_text import (
     UNKNOWN,
     describe_energy,
@@ -18,37 +19,49 @@ from dashboards.trial_text import (
     layout_name,
 )
 from search_spaces.layouts.layout import Layout
+from trials.files.folders import SearchFolder
 from trials.files.text import plural
+from trials.ledger.events import SearchRecord
 
 _MOST_LAYOUTS = 10
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&])")
-
-Link = Callable[[str], str | None]
-"""Function from a trial's name to its link in MLflow."""
 
 
-def search_description(data: ReportData, link: Link = lambda trial: None, trials: str | None = None) -> str:
-    """Description of a search's run; `trials` is the link to a view of its trials."""
+def search_description(search: SearchRecord, folder: SearchFolder, links: Mapping[str, str], trials: str) -> str:
+    """Description of an ended search's run. `links` are those to runs of trials in MLflow, `trials` the one to all."""
+    data = report_data(search, search.ended_at or search.created_at, use_it(folder))
     parts = [
-        f"**{_escape_markdown(headline(data.verdict))}**",
-        _escape_markdown(sentence(data.verdict)),
-        *_winner(data, link),
-        _escape_markdown(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
-        _escape_markdown(sentences.describe_state(data)),
-        "" if trials is None else f"[All trials, the fastest first]({trials})",
-        _escape_markdown(sentences.describe_cost(data)),
-        *_best_layouts(data, link),
+        f"**{escape_markdown(headline(data.verdict))}**",
+        escape_markdown(" ".join(filter(None, [sentences.describe_comparison(data), sentence(data.verdict)]))),
+        *_winner(data, links),
+        *_launch(data),
+        escape_markdown(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
+        escape_markdown(sentences.describe_state(data)),
+        f"[All trials, the fastest first]({trials})",
+        escape_markdown(sentences.describe_cost(data)),
+        *_best_layouts(data, links, roles_of(search)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _winner(data: ReportData, link: Link) -> Iterator[str]:
+def _launch(data: ReportData) -> Iterator[str]:
+    """Commands that train with the best layout, as code blocks, in which Markdown has no effect."""
+    if data.use is None:
+        return
+    commands = [] if data.use.start is None else [("Launch the measured program", data.use.start)]
+    commands += [(f"Train with {launch.trainer}", launch.command) for launch in data.use.launches[:1]]
+    for purpose, command in commands:
+        yield f"{escape_markdown(purpose)}:"
+        yield f"    {printable(command)}"
+
+
+def _winner(data: ReportData, links: Mapping[str, str]) -> Iterator[str]:
     best = data.best
     if best is None:
         return
     lines = [
-        f"{sentences.best_title(data).lower()}: {_link_text(best.trial, link(best.trial))}, {_shape(best.layout, data)}"
+        f"{sentences.best_title(data).lower()}: {_link_text(best.trial, links.get(best.trial))},"
+        f" {_shape(best.layout, data)}"
     ]
     metrics, sequences = best.metrics, plural(best.layout.global_batch_size, "sequence")
     interval = format_throughput_interval(metrics)
@@ -64,20 +77,21 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     yield "\n".join(f"- {line}" for line in lines)
 
 
-def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
+def _best_layouts(data: ReportData, links: Mapping[str, str], roles: Mapping[str, str]) -> Iterator[str]:
     """Table of the first layouts over all their runs, in ranked order: a row a layout, with a link to its first run."""
     first = data.layouts[:_MOST_LAYOUTS]
     if not first:
         return
-    heading = ("layout", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "runs")
+    heading = ("layout", "role", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "runs")
     yield f"**The first {len(first)} of {len(data.layouts)} measured layouts**"
-    yield _table(heading, [_row(layout, data, link) for layout in first])
+    yield _table(heading, [_row(layout, data, links, roles) for layout in first])
 
 
-def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
+def _row(trial: TrialView, data: ReportData, links: Mapping[str, str], roles: Mapping[str, str]) -> tuple[str, ...]:
     times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
-        _link_text(layout_name(trial.layout, data.varying), link(trial.trial)) + _remarks(trial),
+        _link_text(layout_name(trial.layout, data.varying), links.get(trial.trial)) + _remarks(trial),
+        roles.get(trial.trial, ""),
         format_number(trial.tokens_per_sec),
         (trial.metrics and format_throughput_interval(trial.metrics)) or UNKNOWN,
         times,
@@ -97,7 +111,7 @@ def _num_runs(layout: TrialView, data: ReportData) -> int:
 
 def _shape(layout: Layout, data: ReportData) -> str:
     words = [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, data.varying)]
-    return _escape_markdown(", ".join(words))
+    return escape_markdown(", ".join(words))
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -108,9 +122,4 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _link_text(text: str, address: str | None) -> str:
-    return _escape_markdown(text) if address is None else f"[{_escape_markdown(text)}]({address})"
-
-
-def _escape_markdown(text: str) -> str:
-    """Text in one line, escaped for Markdown and HTML, since users and trials write parts of it."""
-    return _SPECIAL.sub(r"\\\1", printable(text))
+    return escape_markdown(text) if address is None else f"[{escape_markdown(text)}]({address})"

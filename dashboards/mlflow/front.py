@@ -14,6 +14,7 @@ from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.access.http_protocol import BoundedProtocol
 from dashboards.access.mlflow_token import PORT_VARIABLE, TOKEN_VARIABLE
+from dashboards.mlflow.links import searches_link
 from dashboards.report.live_page import message_page
 
 ANOTHER_ADDRESS = "parlay dashboard --page prints an address that is valid once, within ten minutes"
@@ -55,12 +56,15 @@ class MlflowAuthMiddleware:
             await self._app(scope, receive, send)
 
     def _sign_in(self, scope: Scope) -> Response:
-        """Page with a refresh: after an HTTP redirect from another site a browser would not send the cookie."""
-        [key] = parse_qs(scope["query_string"].decode("ascii", "replace")).get("key", [""])[:1]
+        """Page that goes on to the searches of the address's experiment. It refreshes: after an HTTP redirect from
+        another site a browser would not send the cookie."""
+        asked = parse_qs(scope["query_string"].decode("ascii", "replace"))
+        key, experiment = (asked.get(name, [""])[0] for name in ("key", "experiment"))
         signed_in = self._auth_policy.sessions.enter(key) if self._auth_policy.sessions is not None else None
         if signed_in is None:
             return _page("Sign-in address expired", ANOTHER_ADDRESS, status=401)
-        return _page("Signed in", goes_to="/", headers={"set-cookie": signed_in.set_cookie})
+        searches = searches_link(experiment) if experiment.isdecimal() else ""
+        return _page("Signed in", goes_to=f"/{searches}", headers={"set-cookie": signed_in.set_cookie})
 
 
 def _refusal(refused: RequestRejected) -> Response:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from dashboards.text import cut_word
 from dashboards.trial_text import layout_name
+from search_spaces.layouts.layout import Layout
 from trials.trial import Trial
 
 LONGEST_KEY = 250
@@ -23,7 +25,7 @@ def run_names(trials: Sequence[Trial]) -> dict[str, str]:
     names: dict[str, str] = {}
     seen: dict[str, set[object]] = {}
     for number, trial in enumerate(trials):
-        values = trial.layout.canonical().axis_values
+        values = _axis_values(trial.layout)
         for axis in values.keys() - seen.keys():
             seen[axis] = {None} if number else set()
         for axis, found in seen.items():
@@ -31,6 +33,12 @@ def run_names(trials: Sequence[Trial]) -> dict[str, str]:
         varying = [axis for axis, found in seen.items() if len(found) > 1]
         names[trial.trial] = cut_word(f"{trial.trial} {layout_name(trial.layout, varying)}", _LONGEST_NAME)
     return names
+
+
+@lru_cache(maxsize=4096)
+def _axis_values(layout: Layout) -> Mapping[str, object]:
+    """Of many trials most are named again with each new one."""
+    return layout.canonical().axis_values
 
 
 def flat_items(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,10 +6,11 @@ the same points.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from dashboards.mlflow.naming import flat_items, mlflow_key
 from trials.analysis.node_time import node_time, search_node_time
@@ -18,13 +19,17 @@ from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.analysis.search_cost import SearchCost, trial_billed_hours
 from trials.analysis.verdict import baseline_key_of, counts_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder
-from trials.json_types import is_finite_number
 from trials.ledger.events import SearchRecord
 from trials.measurement.node_metrics import MAX_NODES, read_samples
 from trials.measurement.step_log import StepRecord, read_metrics
 from trials.trial import Attempt, Trial, TrialKind, TrialState, utc_seconds
 
 _HIGHEST_STEP = 2**63 - 1
+_DIGITS = 5
+_LONGEST_SERIES = 12
+"""Points of a trial's series: most of the time of sending a trial goes into its points."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,16 @@ def require_valid(points: list[Point]) -> list[Point]:
     return points
 
 
+def _points(values: Mapping[str, Any], time_ms: int, step: int = 0) -> list[Point]:
+    """Points of the known values, rounded to as many digits as MLflow's tables show."""
+    known = {name: float(value) for name, value in values.items() if _is_number(value)}
+    return [Point(name, float(f"{value:.{_DIGITS}g}"), time_ms, step) for name, value in known.items()]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
     """Measurements, objectives, speed-up over the baseline's first run, and cost of an ended trial, one point each."""
     last = trial.last_attempt
@@ -55,7 +70,8 @@ def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
         dict(flat_items(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
     )
     if last.outcome is not None:
-        values |= flat_items({"slowest_rank": last.outcome.slowest_rank, "fullest_rank": last.outcome.fullest_rank})
+        ranks = {name: getattr(last.outcome, name) or {} for name in ("slowest_rank", "fullest_rank")}
+        values |= flat_items(ranks)
     if trial.measured is not None:
         values |= _objective_values(search, trial) | {"speedup": _speedup(search, trial)}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
@@ -65,7 +81,7 @@ def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
     values["queue_wait_s"] = last.queue_wait_s
     for name in ("step_time_s", "peak_memory_gib"):
         values[f"predicted_{name}"] = (trial.prediction or {}).get(name)
-    return [Point(mlflow_key(name), float(value), time_ms) for name, value in values.items() if is_finite_number(value)]
+    return _points({mlflow_key(name): value for name, value in values.items()}, time_ms)
 
 
 def _objective_values(search: SearchRecord, measured: TrialOrLayout) -> dict[str, float]:
@@ -91,15 +107,26 @@ def series_points(trial: Trial, folder: SearchFolder) -> list[Point]:
     if last is None:
         return []
     records = read_metrics(folder.attempt(trial.trial, last.attempt).metrics(_restart(last)))
-    return [point for record in records for point in _step_points(record)]
+    return [point for record in _thinned(records) for point in _step_points(record)]
 
 
-def _step_points(record: StepRecord) -> Iterator[Point]:
-    time_ms = epoch_ms(utc_seconds(record.time))
-    for field in fields(StepRecord):
-        value = getattr(record, field.name)
-        if field.name != "step" and is_finite_number(value):
-            yield Point(f"steps/{field.name}", float(value), time_ms, record.step)
+def _step_points(record: StepRecord) -> list[Point]:
+    values = {f"steps/{name}": getattr(record, name) for name in _STEP_FIELDS}
+    return _points(values, epoch_ms(utc_seconds(record.time)), record.step)
+
+
+_STEP_FIELDS = (
+    *("step_time_s", "loss", "grad_norm", "data_wait_s", "gpu_utilization"),
+    *("memory_allocated_gib", "memory_device_gib", "host_memory_gib"),
+)
+
+
+def _thinned(rows: Sequence[T]) -> Sequence[T]:
+    """Rows evenly spread, with the first and the last: the files, which are artifacts, have all."""
+    if len(rows) <= _LONGEST_SERIES:
+        return rows
+    last = _LONGEST_SERIES - 1
+    return [rows[place * (len(rows) - 1) // last] for place in range(_LONGEST_SERIES)]
 
 
 def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
@@ -115,9 +142,9 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
     points: list[Point] = []
     for node in range(min(last.num_nodes, MAX_NODES)):
         prefix = f"system/node_{node}/" if last.num_nodes > 1 else "system/"
-        for step, sample in enumerate(read_samples(attempt_folder.system(node, _restart(last)))):
+        for step, sample in _thinned([*enumerate(read_samples(attempt_folder.system(node, _restart(last))))]):
             time_ms = epoch_ms(utc_seconds(sample.time))
-            points += [Point(prefix + name, value, time_ms, step) for name, value in sample.values.items()]
+            points += _points({prefix + name: value for name, value in sample.values.items()}, time_ms, step)
     return points
 
 
@@ -125,6 +152,8 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
     """Series of the parent run: totals after 1, 2, 3 ... ended trials, beyond `after_step`; at the search's end those
     with the node-hours that no trial was charged for."""
     ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
+    if after_step == len(ended) and not search.state.is_ended:
+        return []
     shares = _measured_shares(ended)
     points: list[Point] = []
     best: RankedLayout | None = None
@@ -134,14 +163,14 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
             best = ranking_of(search, ended[:step]).best
         totals = _totals(ended[:step], best) | {"measured_share": shares[step - 1]}
         totals |= {} if best is None else _best_values(search, best)
-        points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
+        points += _points(totals, time_ms, step)
     if after_step <= len(ended):
         points += _end_points(search, len(ended) + 1)
     return points
 
 
 def _end_points(search: SearchRecord, step: int) -> list[Point]:
-    """Node-hours of an ended search with those of idle pilots, of drivers and of the fabric check, which belong to no
+    """Node-hours of an ended search with those of idle pilots and of the fabric check, which belong to no
     trial, where there were some; its billing hours, and the hours of training that pay it back."""
     if search.ended_at is None:
         return []
@@ -151,12 +180,10 @@ def _end_points(search: SearchRecord, step: int) -> list[Point]:
     values = {"billed_hours": cost.billed_hours, "pay_back_training_hours": pay_back_hours}
     if speedup is not None:
         values |= {"speedup": speedup.ratio, "speedup_low": speedup.low, "speedup_high": speedup.high}
-    if search.pilots or search.driver_jobs or search.fabric_check:
+    if search.pilots or search.fabric_check:
         share = search_node_time(search).measured_share
-        totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
-        values |= totals | {"measured_share": share}
-    time_ms = past_ms(search, search.ended_at)
-    return [Point(key, value, time_ms, step) for key, value in values.items() if value is not None]
+        values |= {"node_hours_used": search.node_hours_used, "measured_share": share}
+    return _points(values, past_ms(search, search.ended_at), step)
 
 
 def _best_values(search: SearchRecord, best: RankedLayout) -> dict[str, float | None]:

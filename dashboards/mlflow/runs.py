@@ -6,43 +6,41 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from dashboards.mlflow.naming import LONGEST_KEY, flat_items, mlflow_key
 from dashboards.mlflow.points import Point, epoch_ms, past_ms, require_valid, series_points, system_points, trial_points
+from dashboards.report.log_excerpts import format_excerpt
 from dashboards.report.setup import setup_rows
-from dashboards.trial_text import layout_name
+from dashboards.text import escape_markdown
+from dashboards.trial_text import failure_cause, layout_name
+from search_spaces.decoding import encode
 from search_spaces.layouts.short_name import varying_axes
 from search_spaces.plain_file import read_plain
 from trials.analysis.final_rounds import finals_end_of
-from trials.analysis.verdict import (
-    DisplayState,
-    display_state,
-)
+from trials.analysis.verdict import DisplayState, baseline_key_of, display_state, ranking_of
 from trials.failure_policy import Ending, policy_of
 from trials.files.folders import SearchFolder
 from trials.files.text import tail
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, TrialState
-from trials.trial_json import attempt_json, trial_json, with_times
+from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, TrialState, utc_text
 
 NOTE = "mlflow.note.content"
 """Tag of the description, which people edit too."""
-NOTE_MARK = "parlay.note"
-"""Tag with the checksum of the description that we wrote."""
 REPORT = "parlay.report"
 """Tag with the time at which the report among the artifacts was written."""
+ROLE = "parlay.role"
+"""Tag of a trial's run: best, tie, baseline, repeat, or two of them."""
 SEARCH_KIND = "search"
 """Tag `parlay.kind` of a search's run, by which `tags.parlay.kind = 'search'` finds the searches."""
 TRIAL_KINDS = {TrialKind.SEARCH: "trial", TrialKind.REPEAT: "repeat", TrialKind.REPLAY: "replay"}
 """The same of a trial's run."""
-MARKS = (NOTE_MARK, REPORT)
-"""Tags about sent artifacts, kept until these are sent again."""
 
 _LONGEST_PARAM = 500  # older servers take no more; the whole configuration is an artifact
 _LONGEST_TAG = 5000
+_LONGEST_EXCERPT = 4000
 _CUT = " [truncated]"
 _LOG_LINES = 500
 
@@ -75,49 +73,6 @@ class RunView:
     tags: Mapping[str, str]
 
 
-def parent_view(search: SearchRecord) -> RunView:
-    """Run of the search itself."""
-    return RunView(
-        trial=None,
-        status=_search_status(display_state(search.state, search.end_reason)),
-        start_time_ms=epoch_ms(search.created_at),
-        end_time_ms=None if search.ended_at is None else past_ms(search, search.ended_at),
-        params={mlflow_key(name): _param(value) for name, value in flat_items(search.spec)},
-        tags=_tags(
-            {
-                "parlay.search_id": search.search_id,
-                "parlay.kind": SEARCH_KIND,
-                "parlay.simulated": "true" if search.replayed_table else None,
-                "parlay.model": _model(search.spec),
-                "parlay.state": search.state.value,
-                "parlay.reason": search.end_reason and search.end_reason.value,
-                "parlay.finals": None if (finals := finals_end_of(search)) is None else finals.ending.value,
-                "parlay.best_layout": _best_layout(search),
-            }
-        ),
-    )
-
-
-def child_view(search: SearchRecord, trial: Trial) -> RunView:
-    """Run of one trial, from its last attempt; `attempts.json` has the earlier ones."""
-    return RunView(
-        trial=trial.trial,
-        status=_trial_status(trial),
-        start_time_ms=past_ms(search, trial.proposed_at or search.created_at),
-        end_time_ms=past_ms(search, trial.ended_at or search.created_at) if trial.state.is_ended else None,
-        params=_child_params(trial),
-        tags=_child_tags(search, trial),
-    )
-
-
-def _best_layout(search: SearchRecord) -> str | None:
-    """Short name of the best layout, with the axes that vary."""
-    if search.best_trial is None:
-        return None
-    varying = varying_axes([trial.layout for trial in search.trials])
-    return layout_name(search.trial(search.best_trial).layout, varying)
-
-
 @dataclass(frozen=True)
 class Dataset:
     """Data behind a search's numbers, as MLflow's datasets are described."""
@@ -127,6 +82,79 @@ class Dataset:
     source_type: str
     source: str
     context: str = "training"
+
+
+def parent_view(search: SearchRecord) -> RunView:
+    """Run of the search itself."""
+    return RunView(
+        trial=None,
+        status=_SEARCH_STATUS.get(display_state(search.state, search.end_reason), RunStatus.RUNNING),
+        start_time_ms=epoch_ms(search.created_at),
+        end_time_ms=None if search.ended_at is None else past_ms(search, search.ended_at),
+        params={mlflow_key(name): _param(value) for name, value in flat_items(search.spec)},
+        tags=_tags(
+            {
+                "parlay.search_id": search.search_id,
+                "parlay.kind": SEARCH_KIND,
+                "parlay.simulated": "true" if search.replayed_table else None,
+                "parlay.model": next((row.text for row in setup_rows(search.spec, ()) if row.name == "Model"), None),
+            }
+        )
+        | state_tags(search),
+    )
+
+
+def state_tags(search: SearchRecord) -> dict[str, str]:
+    """Tags of a search's run that change."""
+    finals = finals_end_of(search)
+    return _tags(
+        {
+            "parlay.state": search.state.value,
+            "parlay.reason": search.end_reason and search.end_reason.value,
+            "parlay.finals": None if finals is None else finals.ending.value,
+        }
+    )
+
+
+def best_layout(search: SearchRecord) -> str:
+    """Short name of the best layout, with the axes that vary; "" without one."""
+    if search.best_trial is None:
+        return ""
+    varying = varying_axes([trial.layout for trial in search.trials])
+    return layout_name(search.trial(search.best_trial).layout, varying)
+
+
+def child_view(search: SearchRecord, trial: Trial) -> RunView:
+    """Run of one trial, from its last attempt; `attempts.json` has the earlier ones."""
+    layout = trial.layout
+    derived = {"global_batch_size": layout.global_batch_size, "num_gpus": layout.num_gpus, "layout_key": layout.key}
+    return RunView(
+        trial=trial.trial,
+        status=_trial_status(trial),
+        start_time_ms=past_ms(search, trial.proposed_at or search.created_at),
+        end_time_ms=past_ms(search, trial.ended_at or search.created_at) if trial.state.is_ended else None,
+        params={name: _param(v) for name, v in (layout.axis_values | derived).items() if v is not None},
+        tags=_child_tags(search, trial),
+    )
+
+
+def roles_of(search: SearchRecord) -> dict[str, str]:
+    """Roles by trial, of those that have one. Ties are told at the end of the search: every trial changes them."""
+    key = baseline_key_of(search)
+    baseline = next((trial.trial for trial in search.trials if trial.layout.key == key), None)
+    ties = ranking_of(search, search.trials).ties if search.state.is_ended else ()
+    told = {
+        "best": [search.best_trial],
+        "tie": [tie.trial for tie in ties],
+        "baseline": [baseline],
+        "repeat": [trial.trial for trial in search.trials if trial.kind is TrialKind.REPEAT],
+    }
+    roles: dict[str, str] = {}
+    for role, trials in told.items():
+        for trial in trials:
+            if trial is not None:
+                roles[trial] = f"{roles[trial]}, {role}" if trial in roles else role
+    return roles
 
 
 def dataset_of(search: SearchRecord) -> Dataset:
@@ -148,15 +176,26 @@ def _dataset(data: Mapping[str, Any], name: str, context: str) -> Dataset:
     return Dataset(name[:LONGEST_KEY], digest, "local" if path else "code", source, context)
 
 
-def note_tags(note: str) -> dict[str, str]:
-    """Tags of the description and its checksum, by which later edits are noticed; {} for an empty text."""
-    text = _cut(note, _LONGEST_TAG)
-    return {NOTE: text, NOTE_MARK: hashlib.sha256(text.encode()).hexdigest()[:16]} if text else {}
+def first_note(search: SearchRecord) -> str:
+    """Description of a search that has begun. It depends on nothing that changes, so at the end of the search another
+    text is known to be a person's."""
+    return (
+        f"Search {escape_markdown(search.search_id)}, begun {utc_text(search.created_at)[:16]} UTC. The verdict stands"
+        " here once it has ended, unless you edit this text; report.html among the artifacts has the state so far."
+    )
 
 
-def may_describe(tags: Mapping[str, str]) -> bool:
-    """True if the description is ours and unchanged, or was never set; a deleted one is not restored."""
-    return tags.get(NOTE_MARK) == note_tags(tags.get(NOTE, "")).get(NOTE_MARK)
+def failure_note(attempt: Attempt) -> str:
+    """Description of a failed trial: the cause of its failure, then the excerpt as a code block; "" without one."""
+    excerpt = format_excerpt(attempt.excerpt or "", _LONGEST_EXCERPT)
+    if not excerpt:
+        return ""
+    return f"**{escape_markdown(failure_cause(excerpt))}**\n\n" + "\n".join("    " + row for row in excerpt.split("\n"))
+
+
+def as_note(text: str) -> str:
+    """The text, as long as a tag may be."""
+    return _cut(text, _LONGEST_TAG)
 
 
 def altered_names(search: SearchRecord) -> list[str]:
@@ -164,14 +203,12 @@ def altered_names(search: SearchRecord) -> list[str]:
     return [name for name, _ in flat_items(search.spec) if mlflow_key(name) != name]
 
 
-def _search_status(state: DisplayState) -> RunStatus:
-    ended = {
-        DisplayState.COMPLETED: RunStatus.FINISHED,
-        DisplayState.FAILED: RunStatus.FAILED,
-        DisplayState.REFUSED: RunStatus.FAILED,
-        DisplayState.CANCELLED: RunStatus.KILLED,
-    }
-    return ended.get(state, RunStatus.RUNNING)
+_SEARCH_STATUS = {
+    DisplayState.COMPLETED: RunStatus.FINISHED,
+    DisplayState.FAILED: RunStatus.FAILED,
+    DisplayState.REFUSED: RunStatus.FAILED,
+    DisplayState.CANCELLED: RunStatus.KILLED,
+}
 
 
 def _trial_status(trial: Trial) -> RunStatus:
@@ -184,43 +221,26 @@ def _trial_status(trial: Trial) -> RunStatus:
     return RunStatus.FAILED
 
 
-def _child_params(trial: Trial) -> dict[str, str]:
-    layout = trial.layout
-    derived = {
-        "global_batch_size": layout.global_batch_size,
-        "num_gpus": layout.num_gpus,
-        "layout_key": layout.key,
-    }
-    return {name: _param(value) for name, value in (layout.axis_values | derived).items() if value is not None}
-
-
 def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
     last = trial.last_attempt
-    note = _excerpt(last) if last and trial.state.is_ended else ""
-    tags = _tags(
+    slowest = last.outcome.slowest_rank if last and last.outcome else None
+    return _tags(
         {
             "parlay.search_id": search.search_id,
-            **{f"parlay.{name}": word for name, word in trial_json(trial, "trial", "state", "reason").items()},
+            **{f"parlay.{name}": word for name, word in encode(trial, "trial", "state", "reason").items()},
             "parlay.kind": TRIAL_KINDS[trial.kind],
             "parlay.attempt": last.attempt if last else None,
             "parlay.flags": ",".join(trial.flags),
             "parlay.job_id": last.job_id if last else None,
             "parlay.nodes": ",".join(last.nodes) if last else None,
-            "parlay.slowest_node": last.outcome.slowest_rank.get("host") if last and last.outcome else None,
-            "parlay.best": "true" if trial.trial == search.best_trial else None,
+            "parlay.slowest_node": slowest["host"] if slowest else None,
         }
     )
-    return tags | note_tags(note)
-
-
-def _excerpt(attempt: Attempt) -> str:
-    """Excerpt of a failure, indented as a Markdown code block."""
-    return "\n".join("    " + line for line in (attempt.excerpt or "").splitlines())
 
 
 @dataclass(frozen=True)
 class EndedTrial:
-    """Points, artifacts by name, and read errors of an ended trial."""
+    """Points and artifacts by name of an ended trial, and the errors of its files that cannot be read."""
 
     points: list[Point]
     texts: Mapping[str, str]
@@ -229,31 +249,28 @@ class EndedTrial:
 
 def ended_trial(search: SearchRecord, trial: Trial, folder: SearchFolder) -> EndedTrial:
     """Read the files of an ended trial; an unreadable file does not affect the others."""
-    found = EndedTrial(trial_points(search, trial), {}, [])
+    points, unread = trial_points(search, trial), list[Exception]()
     for read in (series_points, system_points):
         try:
-            found.points.extend(require_valid(read(trial, folder)))
+            points.extend(require_valid(read(trial, folder)))
         except _UNREADABLE as error:
-            found.unread.append(error)
-    try:
-        return replace(found, texts=trial_texts(trial, folder))
-    except OSError as error:
-        found.unread.append(error)
-    return found
+            unread.append(error)
+    return EndedTrial(points, _trial_texts(trial, folder), unread)
 
 
-def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
-    """Artifacts of an ended trial: file name -> text."""
+def _trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
     last = trial.last_attempt
     if last is None:
         return {}
     attempt_folder = folder.attempt(trial.trial, last.attempt)
-    attempts = [with_times(attempt_json(attempt, *_ATTEMPT_FIELDS)) for attempt in trial.attempts]
+    attempts = [encode(attempt, *_ATTEMPT_FIELDS) for attempt in trial.attempts]
     texts = {"attempts.json": _json(attempts)}
     if last.outcome is not None:
         texts[f"outcome.r{last.outcome.restart}.json"] = _json(last.outcome.to_json())
-    with suppress(OSError, ValueError):
-        texts["spec.json"] = read_plain(attempt_folder.spec).decode(errors="replace")
+    restart = last.outcome.restart if last.outcome else 0
+    for file in (attempt_folder.spec, attempt_folder.metrics(restart)):
+        with suppress(OSError, ValueError):
+            texts[file.name] = read_plain(file).decode(errors="replace")
     with suppress(OSError):
         texts["rank-00000.tail.log"] = tail(attempt_folder.rank_log(0), _LOG_LINES) + "\n"
     return texts
@@ -263,11 +280,6 @@ _ATTEMPT_FIELDS = (
     *("attempt", "state", "reason", "job_id", "nodes", "leaves", "node_hours", "billed_hours", "excerpt"),
     *("submitted_at", "started_at", "ended_at"),
 )
-
-
-def _model(spec: Mapping[str, Any]) -> str | None:
-    """Size and shape of the model."""
-    return next((row.text for row in setup_rows(spec, ()) if row.name == "Model"), None)
 
 
 def _param(value: Any) -> str:

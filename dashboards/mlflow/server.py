@@ -14,11 +14,13 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from dashboards.access.mlflow_token import PORT_VARIABLE, TOKEN_VARIABLE, MlflowTokenFile, page_address
+from dashboards.access.browser_sessions import entry_address
+from dashboards.access.mlflow_token import PORT_VARIABLE, TOKEN_VARIABLE, MlflowTokenFile, served_token
 from dashboards.access.ports import is_own_listener, reserve_port
 from dashboards.mlflow.backend_store import MARK, MARK_VALUE, require_usable_store
-from dashboards.mlflow.shared_views import SEARCHES, view_path
+from dashboards.mlflow.links import searches_link
 from dashboards.schema import require_tracking_uri
 from trials.files.text import plural, tail
 
@@ -84,22 +86,6 @@ class MlflowServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self.stop()
-
-    def searches_views(self) -> list[tuple[str, str]]:
-        """Name of each experiment with searches, the newest first, and the path of the view that lists them; none where
-        MLflow does not tell, since they are only links."""
-        wanted = json.dumps({"max_results": _MAX_EXPERIMENTS, "filter": f"tags.`{MARK}` = '{MARK_VALUE}'"}).encode()
-        asked = urllib.request.Request(
-            f"{self.address}/api/2.0/mlflow/experiments/search",
-            wanted,
-            {"Authorization": f"Bearer {self.token.text}", "Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(asked, timeout=30) as reply:
-                experiments = json.load(reply).get("experiments", [])
-        except (OSError, ValueError):
-            return []
-        return [(found["name"], view_path(found["experiment_id"], SEARCHES)) for found in experiments]
 
     def wait(self) -> None:
         """Wait until the server exits or the user interrupts."""
@@ -179,17 +165,46 @@ def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int |
         say(f"MLflow: {server.address} (Ctrl-C stops it)")
         say(f"tunnel from another machine: {tunnel_command(server.port)}")
         say(f"for a browser: {_describe_page_address(home, server.port)}")
-        for line in _links(server.address, server.searches_views()):
+        for line in _links(server.address, experiments_with_searches(server.port, server.token.text)):
             say(line)
         say(f"for a program: MLFLOW_TRACKING_TOKEN=$(cat {server.token.path})")
         server.wait()
 
 
-def _links(address: str, views: Sequence[tuple[str, str]]) -> Iterator[str]:
+def page_address(home: Path, port: int | None, now: float) -> str:
+    """Sign-in address of the pages on `port`, else of those started last. It lands on the newest experiment's searches.
+
+    Raises ExternalError without a running dashboard.
+    """
+    port, token = served_token(home, port)
+    newest = experiments_with_searches(port, token)[:1]
+    return entry_address(port, token, now) + "".join(f"&experiment={experiment}" for _, experiment in newest)
+
+
+def experiments_with_searches(port: int, token: str) -> list[tuple[str, str]]:
+    """Name and number of each experiment with searches, the newest first; none where MLflow does not tell, since they
+    are only for links."""
+    wanted = json.dumps({"max_results": _MAX_EXPERIMENTS, "filter": f"tags.`{MARK}` = '{MARK_VALUE}'"}).encode()
+    try:
+        with _ask(port, token, "/api/2.0/mlflow/experiments/search", wanted, timeout_s=30) as reply:
+            experiments = json.load(reply).get("experiments", [])
+    except (OSError, ValueError):
+        return []
+    return [(found["name"], found["experiment_id"]) for found in experiments]
+
+
+def _ask(port: int, token: str, path: str, body: bytes | None = None, timeout_s: float = 5) -> Any:
+    """Reply of the server on this port."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    asked = urllib.request.Request(f"http://{_LOOPBACK}:{port}{path}", body, headers)
+    return urllib.request.urlopen(asked, timeout=timeout_s)
+
+
+def _links(address: str, experiments: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Links to the searches of the first experiments, and how many there are more."""
-    for name, path in views[:_MOST_LINKS]:
-        yield f"searches of {name}, once signed in: {address}{path}"
-    if (more := len(views) - _MOST_LINKS) > 0:
+    for name, experiment in experiments[:_MOST_LINKS]:
+        yield f"searches of {name}, once signed in: {address}/{searches_link(experiment)}"
+    if (more := len(experiments) - _MOST_LINKS) > 0:
         yield f"{plural(more, 'older experiment')} with searches: MLflow's first page lists them"
 
 
@@ -216,10 +231,7 @@ def is_answering(port: int, token: str) -> bool:
     if not is_own_listener(port):
         return False
     try:
-        asked = urllib.request.Request(
-            f"http://{_LOOPBACK}:{port}/health", headers={"Authorization": f"Bearer {token}"}
-        )
-        with urllib.request.urlopen(asked, timeout=5) as reply:
+        with _ask(port, token, "/health") as reply:
             return reply.status == 200
     except (urllib.error.URLError, OSError):
         return False

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboards.fabric_check_text import describe_fabric_check
+from dashboards.rank_placement import nodes_per_domain
 from dashboards.report.explanation import Explanation, explanation_of
 from dashboards.report.figures.importance import Importance, axis_importance
 from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
 from dashboards.report.log_excerpts import Excerpts
 from dashboards.report.setup import SetupRow, setup_rows
 from dashboards.report.use_it import UseIt
-from dashboards.terminal.rank_diagram import nodes_per_domain
 from dashboards.trial_text import describe_failure, describe_straggler
 from search_spaces.layouts.layout import DERIVED, SETTINGS, Layout
 from search_spaces.layouts.settings import as_numbers, setting_axes

@@ -18,8 +18,10 @@
     if (fresh.innerHTML === before.innerHTML && isOver() === fresh.hasAttribute("data-ended")) return;
     const old = log();
     const view = { follows: !old || isAtEnd(old), top: old?.scrollTop ?? 0, hasFocus: old && document.activeElement === old };
+    const { scrollLeft = 0, scrollTop = 0 } = before.querySelector(".scroll") ?? {};
     const href = document.activeElement?.getAttribute("href");
     before.replaceWith(document.adoptNode(fresh));
+    fresh.querySelector(".scroll")?.scrollTo(scrollLeft, scrollTop);
     const pre = log();
     if (pre && view.follows) toEnd(pre);
     else if (pre) pre.scrollTop = view.top;

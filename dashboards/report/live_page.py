@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from dashboards.report.html import Page, html_page, package_file, plotly
+from dashboards.report.html import Page, html_page
 from dashboards.report.search_rows import SearchListRow
 from dashboards.report.table import Column
 from dashboards.text import printable
@@ -29,12 +29,12 @@ def live_page(search_id: str, is_ended: bool = False, is_read_only: bool = False
     """Page that shows /searches/ID/report, reloaded on events of /searches/ID/events, with buttons that cancel and
     resume a search unless it has ended, or nothing may be changed."""
     has_actions = not (is_ended or is_read_only)
-    scripts = (plotly(), package_file("page.js"), package_file("live.js"))
     return html_page(
         "live.html.jinja",
         f"{search_id}: report",
-        (*scripts, package_file("actions.js")) if has_actions else scripts,
+        ("live.js", "actions.js") if has_actions else ("live.js",),
         asks_service=True,
+        draws=True,
         styles=_STYLES,
         search_id=search_id,
         has_actions=has_actions,
@@ -44,7 +44,7 @@ def live_page(search_id: str, is_ended: bool = False, is_read_only: bool = False
 def signed_in_page(action_key: str) -> Page:
     """Page after a sign-in, which goes on to the searches. Its script keeps the action key for the pages of this
     origin; "" where nothing may be changed."""
-    return html_page("signed_in.html.jinja", "Signed in", (package_file("sign_in.js"),), action_key=action_key)
+    return html_page("signed_in.html.jinja", "Signed in", ("sign_in.js",), action_key=action_key)
 
 
 def searches_page(rows: Sequence[SearchListRow], now: float, num_older: int = 0) -> Page:
@@ -53,7 +53,7 @@ def searches_page(rows: Sequence[SearchListRow], now: float, num_older: int = 0)
     return html_page(
         "searches.html.jinja",
         "Parlay: searches",
-        (package_file("searches.js"),),
+        ("follow.js",),
         asks_service=True,
         styles=_STYLES,
         heading=plural(len(rows) + num_older, "search"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dashboards.report.html import Page, html_page, package_file
+from dashboards.report.html import Page, html_page
 from dashboards.text import printable, printable_lines
 from dashboards.trial_text import layout_name
 from search_spaces.layouts.short_name import varying_axes
@@ -38,7 +38,7 @@ def trials_page(search: SearchRecord) -> Page:
     return html_page(
         "trials.html.jinja",
         f"{search.search_id}: logs",
-        (package_file("follow.js"),),
+        ("follow.js",),
         asks_service=True,
         styles=_STYLES,
         search_id=search.search_id,
@@ -54,7 +54,7 @@ def log_page(log: LiveLog) -> Page:
     return html_page(
         "log.html.jinja",
         f"{search_id}: {log.trial.trial}, rank {log.rank}",
-        (package_file("follow.js"),),
+        ("follow.js",),
         asks_service=True,
         styles=_STYLES,
         search_id=search_id,

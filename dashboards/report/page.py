@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
+from dashboards.rank_placement import rank_placement
 from dashboards.report import sentences
 from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import SECTIONS, report_figures, wide_figures
-from dashboards.report.html import Page, embedded_json, fragment, html_page, package_file, plotly
-from dashboards.report.rank_placement import rank_placement
+from dashboards.report.html import Page, embedded_json, fragment, html_page
 from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
@@ -51,15 +50,15 @@ class Meter:
 
 def report_page(data: ReportData) -> str:
     """Whole HTML file."""
-    return _page(data, (plotly(), package_file("page.js")), "the file is rewritten").text
+    return _page(data, True, "the file is rewritten").text
 
 
 def report_without_scripts(data: ReportData) -> Page:
     """Report to be embedded by the live page: text, table, and figures as data."""
-    return _page(data, (), "this page is updated")
+    return _page(data, False, "this page is updated")
 
 
-def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
+def _page(data: ReportData, draws: bool, renewed: str) -> Page:
     figures = report_figures(data)
     best_title = sentences.best_title(data)
     sections = [
@@ -69,7 +68,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
     return html_page(
         "report.html.jinja",
         f"{data.name}: {headline(data.verdict)}",
-        scripts,
+        draws=draws,
         data=data,
         renewed=renewed,
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
@@ -93,7 +92,8 @@ def notebook_card(data: ReportData) -> str:
     """First screen in a few lines of HTML for a notebook's cell; without scripts, in the notebook's own colours."""
     screen = _first_screen(data)
     shown = {
-        name: screen[name] for name in ("headline", "below", "best_title", "shape", "others", "tiles", "sure", "state")
+        name: screen[name]
+        for name in ("headline", "comparison", "below", "best_title", "shape", "others", "tiles", "sure", "state")
     }
     return fragment("notebook_card.html.jinja", data=data, **shown)
 
@@ -108,7 +108,8 @@ def _first_screen(data: ReportData) -> dict[str, Any]:
     return {
         "headline": full,
         "ratio": ratio,
-        "ratio_text": full.removeprefix(f"{ratio}x ") if ratio else None,
+        "ratio_text": full.removeprefix(f"{ratio}x ").partition(" (")[0] if ratio else None,
+        "comparison": sentences.describe_comparison(data),
         "times": sentences.TIMES,
         "below": sentence(verdict),
         "best_title": sentences.best_title(data),

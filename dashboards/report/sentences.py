@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
-from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
+from dashboards.terminal.progress import describe_node_time
 from dashboards.text import with_full_stop
 from dashboards.trial_text import (
     REPLAYED_VALUE,
@@ -52,6 +52,17 @@ def describe_confidence(data: ReportData) -> list[str]:
     """Sentences about the confidence in the result."""
     best = data.best
     return [] if best is None else list(_confidence_sentences(best, data))
+
+
+def describe_comparison(data: ReportData) -> str | None:
+    """The baseline, and the interval of the speedup over it; None where the two cannot be compared."""
+    speedup, baseline = data.verdict.speedup, data.verdict.baseline
+    if speedup is None or baseline is None:
+        return None
+    words = f"The baseline is your {short_name(baseline.layout, data.varying)}"
+    if speedup.low is None or speedup.high is None:
+        return f"{words}."
+    return f"{words}; the 95 % interval of the speedup is {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}."
 
 
 def describe_tradeoffs(data: ReportData) -> list[str]:
@@ -103,7 +114,7 @@ def describe_spending(data: ReportData) -> str | None:
     if data.replayed_table:
         return None
     found, cost = data.progress.node_time, data.progress.cost
-    told = (describe_node_time(found), describe_driver_jobs(found), describe_search_cost(cost))
+    told = (describe_node_time(found), describe_search_cost(cost))
     known = [words for words in (*told, *data.progress.fabric_check) if words is not None]
     return " ".join(f"{_capitalized(words)}." for words in known) or None
 
@@ -168,10 +179,8 @@ def format_hours(hours: float) -> str:
 
 
 def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
-    speedup, interval = data.verdict.speedup, format_short_interval(best.metrics)
-    if speedup is not None and speedup.low is not None and speedup.high is not None:
-        yield f"95 % confidence interval {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}x."
-    elif interval is not None:
+    interval = format_short_interval(best.metrics)
+    if interval is not None:
         yield f"95 % confidence interval {interval} tokens/s."
     else:
         yield "No confidence interval: a run had too few steps."

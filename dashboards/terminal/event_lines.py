@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.terminal.headline import describe_end_reason, format_throughput
 from dashboards.terminal.progress import format_node_hours
 from dashboards.text import cut_word, printable
-from dashboards.trial_text import describe_failure, layout_name
+from dashboards.trial_text import describe_failure, failure_cause, layout_name
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.verdict import display_state, has_stopped_early
 from trials.failure_policy import policy_of
-from trials.files.text import last_line
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.trial import Attempt, Outcome, TrialKind, TrialState, utc_text
 
 _LONGEST_REMARK = 160
-_ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
 _ATTEMPT_EVENTS = (
     EventKind.ATTEMPT_LAUNCHED,
     EventKind.ATTEMPT_RUNNING,
@@ -124,8 +120,6 @@ def measured_by(event: Event, search: SearchRecord) -> Outcome | None:
 
 
 def _remark(excerpt: str | None) -> str:
-    """Cause of a failure after a colon: the first line of a problem, the last line of a traceback or a log."""
-    text = (excerpt or "").strip()
-    is_problem = _ADVICE.search(text) and not text.startswith("Traceback")
-    line = text.splitlines()[0] if is_problem else last_line(text)
+    """Cause of a failure, after a colon."""
+    line = failure_cause(excerpt or "")
     return f": {cut_word(line, _LONGEST_REMARK)}" if line else ""

@@ -21,9 +21,8 @@ def dashboard(
         bool, typer.Option("--page", help="Only print an address of the running dashboard, valid once.")
     ] = False,
 ) -> None:
-    from dashboards.access.mlflow_token import page_address
     from dashboards.mlflow.backend_store import tracking_uri
-    from dashboards.mlflow.server import ServerFailed, show_dashboard
+    from dashboards.mlflow.server import ServerFailed, page_address, show_dashboard
     from orchestrator.service.state_dir import DashboardAnswer, PageAnswer
     from trials.ledger.location import home_folder
 

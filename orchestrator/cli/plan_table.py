@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.terminal.rank_diagram import rank_diagram
+from dashboards.rank_placement import rank_lines
 from dashboards.trial_text import describe_training_rate
 from orchestrator.cli.output import align
 from orchestrator.cli.plan_answer import MAX_REJECTED_LISTED
@@ -41,10 +41,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         *(f"note: {note}" for note in plan.notes()),
         "",
         f"the first of them, {first.key}:",
-        *(
-            f"  {line}"
-            for line in rank_diagram(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))
-        ),
+        *(f"  {line}" for line in rank_lines(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))),
         *(f"  {line}" for line in _stage_lines(plan)),
         "",
         *_explanation_lines(plan, space.baseline),

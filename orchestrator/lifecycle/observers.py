@@ -9,9 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from dashboards.mlflow.background import MlflowWorker
+from dashboards.background import MlflowWorker, ReportWorker
 from dashboards.mlflow.sync import MlflowSync, SyncReport, import_mlflow
-from dashboards.report.background import ReportWorker
 from orchestrator.common import background_imports
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.ending import settle_commands, write_best_recipe, write_missing
@@ -122,11 +121,9 @@ class Observers:
     def _flush_mlflow(self, worker: MlflowWorker, search: SearchRecord, timeout_s: float) -> None:
         folder = self._lock.folder
         worker.submit(search)
-        try:
-            unsent = worker.finish(timeout_s)
-        except KeyboardInterrupt:
-            unsent = worker.finish(0.0)
-        if unsent:
+        with suppress(KeyboardInterrupt):  # stop waiting for MLflow, and say what it lacks
+            worker.finish(timeout_s)
+        if unsent := worker.unsent():
             _log.warning(
                 f"{len(unsent)} runs could not be sent to MLflow; `parlay sync {folder.cli_name}` sends them again"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from tests.bad_inputs.cli import READERS, Cli, endless, pipe
 from tests.sources import calls, modules
 
@@ -84,7 +84,6 @@ OWN_READERS = {
     "search_spaces/plain_file.py": "the opener",
     "search_spaces/schema/presets.py": "files that are installed with Parlay",
     "dashboards/report/html.py": "files that are installed with Parlay",
-    "dashboards/mlflow/backend_store.py": "the sources of the MLflow that is installed",
     "orchestrator/cli/detached.py": "no file: /dev/null",
     "slurm/site_profile.py": "imports nothing of ours; looks what it is before it reads",
     "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",

@@ -6,26 +6,26 @@ from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.layouts import layout_figures
 from dashboards.report.figures.search import search_figures
-from dashboards.report.figures.tradeoffs import tradeoff_figures
+from dashboards.report.figures.tradeoffs import tradeoff_figure
 
 SECTIONS = (
     ("search", "Progress", ("progress", "failures", "importance")),
-    ("layouts", "Layouts", ("objectives", "nodes", "memory", "heat")),
+    ("layouts", "Layouts", ("memory", "heat")),
     ("best", None, ("time",)),
     ("accuracy", "Prediction accuracy", ("predictions",)),
 )
 """Key, title (None: that of the best layout) and figures of each section of the page, in order."""
 
-_WIDE = {"progress", "importance", "objectives", "nodes", "time", "predictions"}
+_WIDE = {"progress", "importance", "time", "predictions"}
 
 
 def wide_figures(data: ReportData) -> set[str]:
     """Keys of the figures over both columns of the page."""
-    return _WIDE | ({"memory", "heat"} if len(data.node_counts) > 1 else set())
+    return _WIDE | ({"memory", "heat"} if len(data.node_counts) > 1 or len(data.objectives) > 1 else set())
 
 
 def report_figures(data: ReportData) -> dict[str, Figure]:
     """Figures by key, in the order of the page."""
     order = [key for _, _, keys in SECTIONS for key in keys]
-    drawn = (*search_figures(data), *tradeoff_figures(data), *layout_figures(data))
+    drawn = (*search_figures(data), tradeoff_figure(data), *layout_figures(data))
     return {figure.key: figure for figure in sorted(drawn, key=lambda figure: order.index(figure.key))}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dashboards.mlflow.runs import NOTE_MARK
-
 
 def runs_by_name(client, experiment: str) -> dict[str, Any]:
     found = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
@@ -36,7 +34,7 @@ def without_ids(found: dict[str, Any]) -> dict[str, Any]:
     """The same by the runs' names, which are those of any other store as well."""
     ids = {run[0]: name for name, run in found.items()}
     return {
-        name: (*run[1:5], {key: _named(value, ids) for key, value in run[5].items() if key != NOTE_MARK}, *run[6:])
+        name: (*run[1:5], {key: _named(value, ids) for key, value in run[5].items()}, *run[6:])
         for name, run in found.items()
     }
 

@@ -16,9 +16,8 @@ import pytest
 import requests
 from sqlalchemy import create_engine, make_url, text
 
-from dashboards.access.mlflow_token import page_address
 from dashboards.access.ports import reserve_port
-from dashboards.mlflow.server import MlflowServer, is_answering, show_dashboard
+from dashboards.mlflow.server import MlflowServer, is_answering, page_address, show_dashboard
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.lifecycle.mlflow_resync import resync
 from search_spaces.errors import ExternalError, InputError

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from dashboards.mlflow.runs import NOTE
-from dashboards.mlflow.sync import MlflowSync
+from dashboards.mlflow.sync import REPORT_PAUSE_S, MlflowSync
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.mlflow.mlflow_content import everything, runs_by_name, without_ids
-from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
+from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder
 from trials.trial import FailureReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
@@ -160,19 +160,63 @@ def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, reque
         assert later.unsent(search.record) == []
 
 
-def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
+def test_a_run_begins_at_the_launch_with_its_parameters_and_is_completed_by_whoever_sends_next(
+    sync, client, home, tmp_path, request
+):
     search = SearchUnderTest()
-    one, two = search.start(Layout()), search.start(Layout(micro_batch_size=2))
-    search.measure(one, 1.0)
-    search.best(one)
+    search.propose("t0001", Layout())
     folder = search_folder(tmp_path, search.record)
     sync.sync(search.record, folder)
-    search.measure(two, 2.0)
-    search.best(two)
+    assert (set(runs_by_name(client, request.node.name)), sync.unsent(search.record)) == ({SEARCH_ID}, [])
+    search._start_attempt("t0001", "a1")
     sync.sync(search.record, folder)
+    begun = runs_by_name(client, request.node.name)["t0001"]
+    assert (begun.info.status, begun.data.params["micro_batch_size"], begun.data.metrics) == ("RUNNING", "1", {})
+    search.measure("t0001", 123_456.789)
+    assert sync.unsent(search.record) == ["t0001"]
+    MlflowSync(None, request.node.name, home).sync(search.record, folder)
+    ended = runs_by_name(client, request.node.name)["t0001"]
+    assert (ended.info.run_id, ended.info.status) == (begun.info.run_id, "FINISHED")
+    assert ended.data.metrics["tokens_per_sec"] == 123_460, "numbers are rounded"
+
+
+def test_a_run_that_was_created_twice_is_ended_and_counted_once(sync, client, home, tmp_path, request):
+    search = SearchUnderTest()
+    name = search.start(Layout())
+    folder = search_folder(tmp_path, search.record)
+    sync.sync(search.record, folder)
+    child = runs_by_name(client, request.node.name)[name]
+    tags = child.data.tags | {"mlflow.runName": "twice"}
+    client.create_run(child.info.experiment_id, child.info.start_time + 1, tags, "twice")
+    search.measure(name, 1.0)
+    MlflowSync(None, request.node.name, home).sync(search.record, folder)
     found = runs_by_name(client, request.node.name)
-    assert "parlay.best" not in found["t0001"].data.tags
-    assert found["t0002"].data.tags["parlay.best"] == "true"
+    assert (found[name].info.status, found["twice"].info.status) == ("FINISHED", "KILLED")
+    assert found["twice"].data.tags["parlay.kind"] == "duplicate"
+
+
+def test_roles_are_those_of_now_and_ties_are_told_at_the_end(sync, client, tmp_path, request):
+    search = SearchUnderTest({"name": "tiny", "baseline": Layout().to_json()})
+    one, two, three = (search.start(Layout(grad_accum_steps=8 // size, micro_batch_size=size)) for size in (1, 2, 4))
+    zero = search.start(Layout(grad_accum_steps=1))
+    folder = search_folder(tmp_path, search.record)
+
+    def roles() -> dict[str, str | None]:
+        sync.sync(search.record, folder)
+        found = runs_by_name(client, request.node.name)
+        return {name: run.data.tags.get("parlay.role") for name, run in found.items() if name != SEARCH_ID}
+
+    search.measure(one, 1.0)
+    search.best(one)
+    assert roles() == {one: "best", two: None, three: None, zero: "baseline"}
+    for name, speed in ((two, 2.0), (three, 1.99), (zero, 5.0)):
+        search.measure(name, speed)
+    search.best(two)
+    search.measure(search.start(search.record.trial(two).layout, "repeat"), 2.0)
+    assert roles() == {one: None, two: "best", three: None, zero: "baseline", "t0005": "repeat"}
+    search.measure(search.start(search.record.trial(three).layout, "repeat"), 1.99)
+    search.end()
+    assert roles()[three] == "tie"
 
 
 def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, request):
@@ -193,21 +237,41 @@ def test_a_server_that_takes_no_large_files_has_all_else_and_the_report_once_it_
     search = ended_search().record
     folder = search_folder(tmp_path, search)
     folder.report.write_text("the report")
-    log_text = sync._store._client.log_text
+    log_artifacts = sync._store._client.log_artifacts
 
-    def refuse_pages(run_id: str, text: str, name: str) -> None:
-        if name.endswith(".html"):
+    def refuse_pages(run_id: str, sent: str) -> None:
+        if Path(sent, "report.html").exists():
             raise OSError("413 Request Entity Too Large")
-        log_text(run_id, text, name)
+        log_artifacts(run_id, sent)
 
-    monkeypatch.setattr(sync._store._client, "log_text", refuse_pages)
+    monkeypatch.setattr(sync._store._client, "log_artifacts", refuse_pages)
     report = sync.sync(search, folder)
     assert report.unread == ("report.html: OSError: 413 Request Entity Too Large",)
     parent = runs_by_name(client, request.node.name)[SEARCH_ID]
     assert parent.info.status == "FINISHED"
-    assert NOTE in parent.data.tags
     assert MlflowSync(None, request.node.name, home).sync(search, folder).unread == ()
     assert "report.html" in [file.path for file in client.list_artifacts(parent.info.run_id)]
     later = MlflowSync(None, request.node.name, home)
-    monkeypatch.setattr(later._store._client, "log_text", pytest.fail)
+    monkeypatch.setattr(later._store._client, "log_artifacts", pytest.fail)
     later.sync(search, folder)
+
+
+def test_a_running_search_sends_its_report_every_ten_minutes_and_an_ended_one_each_new_one(
+    sync, client, tmp_path, request
+):
+    search = SearchUnderTest()
+    folder = search_folder(tmp_path, search.record)
+
+    def sent(written_at: float) -> str:
+        folder.report.write_text(f"as of {written_at}")
+        os.utime(folder.report, (written_at, written_at))
+        sync.sync(search.record, folder)
+        parent = runs_by_name(client, request.node.name)[SEARCH_ID]
+        return Path(client.download_artifacts(parent.info.run_id, "report.html", str(tmp_path))).read_text()
+
+    now = START
+    assert sent(now) == sent(now + REPORT_PAUSE_S - 1) == f"as of {now}"
+    assert sent(now + REPORT_PAUSE_S) == f"as of {now + REPORT_PAUSE_S}"
+    assert sent(now + 6) == f"as of {now + 6}", "a folder that was brought here may have an older one"
+    search.end()
+    assert sent(now + 7) == f"as of {now + 7}"

@@ -12,7 +12,6 @@ import pytest
 from dashboards.mlflow.backend_store import tracking_uri
 from dashboards.mlflow.points import search_points, system_points, trial_points
 from dashboards.mlflow.runs import NOTE, RunStatus, child_view, parent_view
-from dashboards.mlflow.shared_views import shared_views
 from dashboards.mlflow.sync import MlflowSync, SyncReport
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, SETTINGS, Layout
 from tests.dashboards.compared import compared_search
@@ -65,17 +64,16 @@ def test_one_parent_and_a_child_for_every_trial_with_their_files(sent, tmp_path)
     for run in sent.runs.values():
         assert run.data.tags["mlflow.user"]
         assert run.data.tags["mlflow.source.name"].startswith("parlay ")
-        (dataset,) = run.inputs.dataset_inputs
-        assert (dataset.dataset.name, dataset.dataset.source_type) == ("the trainer's own tokens", "code")
+    (dataset,) = parent.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.source_type) == ("the trainer's own tokens", "code")
     files = sorted(file.path for file in sent.client.list_artifacts(sent.runs["t0002"].info.run_id))
-    assert files == ["attempts.json", "outcome.r0.json", "rank-00000.tail.log", "spec.json"]
+    assert files == ["attempts.json", "metrics.r0.jsonl", "outcome.r0.json", "rank-00000.tail.log", "spec.json"]
     folder = Path(sent.client.download_artifacts(sent.runs["t0002"].info.run_id, "", str(tmp_path)))
     attempts = json.loads((folder / "attempts.json").read_text())
     assert [(a["attempt"], a["reason"]) for a in attempts] == [("a1", "node_failure"), ("a2", None)]
     assert (folder / "rank-00000.tail.log").read_text() == "log of t0002.a2\n"
     place = Path(sent.client.download_artifacts(sent.runs[SEARCH_ID].info.run_id, "", str(tmp_path)))
     assert (place / "report.html").read_text() == "<p>the report"
-    assert "Plotly.react" in (place / "figures/progress.html").read_text()
 
 
 def test_statuses_are_truthful():
@@ -123,11 +121,11 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sent):
         "parlay.state": "measured",
         "parlay.job_id": "job-t0002-a2",
         "parlay.nodes": "node1,node2",
-        "parlay.best": "true",
+        "parlay.role": "best",
     }
     failed = sent.runs["t0003"].data.tags
     assert failed["parlay.reason"] == "gpu_oom"
-    assert "torch.OutOfMemoryError" in failed[NOTE]
+    assert failed[NOTE].startswith("**torch.OutOfMemoryError**\n\n    Traceback")
     assert sent.runs[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
 
 
@@ -157,7 +155,7 @@ def test_a_child_carries_what_was_measured_once_and_its_steps_and_nodes_as_serie
     metrics = sent.runs["t0002"].data.metrics
     assert (metrics["tokens_per_sec"], metrics["startup_parts_s.import"], metrics["queue_wait_s"]) == (1600, 1.25, 10)
     assert metrics["node_hours"] == 0.5  # both attempts
-    assert metrics["measured_share"] == pytest.approx(8 / 1.6 / 3600 / 0.5)
+    assert metrics["measured_share"] == pytest.approx(8 / 1.6 / 3600 / 0.5, rel=1e-4)
     assert len(sent.series("t0002", "tokens_per_sec")) == 1
     assert sent.series("t0002", "steps/loss") == [(1, 6.0), (2, 5.0), (3, 4.0)]
     assert "steps/memory_allocated_gib" not in metrics
@@ -186,7 +184,7 @@ def test_the_parent_shows_how_the_search_went(sent):
     assert {key: [value for _, value in sent.series(SEARCH_ID, key)] for key in parent.data.metrics} == {
         "best_tokens_per_sec": [1000.0] * 4,
         "node_hours_used": [0.25, 0.5, 1.0, 1.25],
-        "measured_share": [pytest.approx(share) for share in shares],
+        "measured_share": [pytest.approx(share, rel=1e-4) for share in shares],
         "trials_measured": [1.0, 1.0, 2.0, 2.0],
         "trials_stopped_early": [0.0, 0.0, 0.0, 1.0],
         "trials_failed": [0.0, 1.0, 1.0, 1.0],
@@ -194,7 +192,7 @@ def test_the_parent_shows_how_the_search_went(sent):
     experiment = sent.client.get_experiment_by_name("sent")
     link = f"#/experiments/{experiment.experiment_id}/runs/{sent.runs['t0001'].info.run_id}"
     assert f"[t0001]({link}?workflowType=machine_learning)" in parent.data.tags[NOTE]
-    assert shared_views(SEARCH_ID).items() <= experiment.tags.items()
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     found = sent.client.search_runs([experiment.experiment_id], "tags.`parlay.kind` = 'search'")
     assert [run.info.run_name for run in found] == [SEARCH_ID]
 
@@ -205,7 +203,7 @@ def test_the_series_of_the_best_is_the_answer_as_it_stood_then():
     search.measure(search.start(Layout(micro_batch_size=64)), 900_000.0)
     search.measure(search.start(search.record.trial("t0002").layout, "repeat"), 150_000.0)
     best = [point.value for point in search_points(search.record) if point.key == "best_tokens_per_sec"]
-    assert best == [100_000.0, 160_000.0, 160_000.0, 160_000.0, 160_000.0, pytest.approx(154_919.33, abs=0.01)]
+    assert best == [100_000.0, 160_000.0, 160_000.0, 160_000.0, 160_000.0, pytest.approx(154_919.33, rel=1e-4)]
     repeat = search.record.trials[-1]
     assert child_view(search.record, repeat).tags["parlay.kind"] == "repeat"
 

@@ -8,7 +8,13 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.page import report_without_scripts
-from dashboards.report.sentences import describe_confidence, describe_cost, describe_spending, describe_state
+from dashboards.report.sentences import (
+    describe_comparison,
+    describe_confidence,
+    describe_cost,
+    describe_spending,
+    describe_state,
+)
 from dashboards.report.table import table_rows
 from dashboards.report.use_it import LaunchCommand, use_it
 from dashboards.terminal.headline import headline, sentence
@@ -45,7 +51,7 @@ def test_what_a_search_cost_and_when_it_pays_back_is_told_and_each_straggler_nam
     search.end("completed", "converged")
     data = data_of(search)
     assert headline(data.verdict) == "1.50x faster than the baseline (1.44–1.56)"
-    assert describe_confidence(data)[0] == "95 % confidence interval 1.44–1.56x."
+    assert describe_comparison(data).endswith("; the 95 % interval of the speedup is 1.44–1.56.")
     assert describe_state(data).startswith("Completed: converged")
     assert describe_cost(data).startswith("0.75 node-hours, 3 trials (2 measured, 1 failed)")
     for words in ("33 % attempts that measured nothing", "pays back after 1.5 hours", "1.34 hours to 1.7 hours"):

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from search_spaces.decoding import decode
 from search_spaces.engines import TORCHTITAN
 from search_spaces.rules.check import engine_violations
 from tests.trials.train.engine_cases import (
@@ -122,5 +123,5 @@ def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
     arguments = {"case": TITAN["experts"].to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
     answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", 2, arguments)
-    trained = [RankTraining.from_json(answer["trained"]) for answer in answers]
+    trained = [decode(RankTraining, answer["trained"]) for answer in answers]
     assert parity.difference(TITAN["experts"], trained).value > CPU_TOLERANCES["fp32"]

@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.figures import registry, standalone_page
+from dashboards.report.figures import registry
 from dashboards.report.figures.importance import axis_importance
 from dashboards.report.figures.plotly_export import graph_figures
-from dashboards.report.figures.standalone_page import figure_pages
 from dashboards.report.page import report_without_scripts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, STATES, a_full_search, a_search, spec
-from tests.dashboards.report.test_page import Page
+from tests.dashboards.report.searches import BASELINE, FASTEST, STATES, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from tests.kit import TINY
 from trials.trial import FailureReason
@@ -112,9 +110,7 @@ POOLED = pytest.approx(math.sqrt(1500.0 * 1300.0))
         (repeated, "progress", "fastest so far: t0003", None, [POOLED, POOLED]),
         (failing, "failures", "ran", None, [2, 2, 2, 0]),
         (failing, "failures", "time limit", None, [0, 0, 0, 3]),
-        (several_nodes, "nodes", "Pareto front", [1, 2], [600.0, 1500.0]),
-        (several_nodes, "nodes", "linear scaling", [1, 4], [600.0, 2400.0]),
-        (several_nodes, "objectives", "Pareto front", [2.0, 1.0], [1500.0, 600.0]),
+        (several_nodes, "memory", "2 nodes", [10.0 - power / 2 for power in range(11)], None),
     ],
 )
 def test_a_figure_has_its_points(search, figure, trace, x, y):
@@ -127,7 +123,7 @@ def test_a_figure_has_its_points(search, figure, trace, x, y):
     ("search", "figure", "words"),
     [
         (a_search, "failures", "1 trial of 3 failed: 1 out of memory."),
-        (several_nodes, "nodes", "2.50 times the speed for 2 times the nodes."),
+        (several_nodes, "memory", "2.50 times the throughput for 2 times the nodes."),
         (several_nodes, "importance", "on 11 measured layouts on 2 nodes;"),
     ],
 )
@@ -146,7 +142,7 @@ def test_a_layout_has_one_number_over_all_its_runs_and_numbers_of_nodes_are_not_
     assert heat["layout"]["xaxis"]["ticktext"] == ["2", "1", "2", "4"]
     assert heat["data"][0]["z"] == [[1.0, 1.0, 1.0, None]]
     lines = [trace for trace in figures["memory"].plot["data"] if trace["name"] == "Pareto front"]
-    assert [len(line["x"]) for line in lines] == [1, 11, 1]
+    assert [len(line["x"]) for line in lines] == [1, 1, 1, *(1, 11, 1)], "by energy, then by memory"
 
 
 def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
@@ -245,21 +241,6 @@ def test_profiled_and_predicted_seconds_are_not_mixed():
     assert (bars["x"][0], bars["x"][-1]) == (1.0, 0.8)
     (bars,) = report_figures(measured(None, OF_BEST))["time"].plot["data"]
     assert bars["y"][0] == "compute"
-
-
-@pytest.mark.security("reports")
-def test_the_main_figures_are_each_a_page_that_draws_just_that_one_and_asks_for_nothing(monkeypatch):
-    monkeypatch.setattr(standalone_page, "plotly", lambda: "var Plotly;")
-    pages = figure_pages(report_data(a_search(num_measured=6, name=HOSTILE).record, START))
-    assert list(pages) == ["progress", "memory", "heat"]
-    for key, text in pages.items():
-        page = Page(text)
-        [place] = page.all("div", **{"class": "plot"})
-        [drawn] = [json.loads(script) for script in page.scripts if script.startswith("{")]
-        [policy] = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
-        assert (place["data-figure"], list(drawn), len(page.scripts), page.all("img")) == (key, [key], 3, [])
-        assert policy["content"].startswith("default-src 'none'; script-src 'sha256-")
-        assert not any(name in attributes for _, attributes in page.elements for name in ("src", "href", "onerror"))
 
 
 @pytest.mark.slow
