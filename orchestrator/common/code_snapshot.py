@@ -33,7 +33,6 @@ COMPUTE_SIDE = (
     "search_spaces/rules/check.py",
     "search_spaces/rules/engine_rules.py",
     "search_spaces/rules/rule.py",
-    "search_spaces/rules/torchtitan_rules.py",
     "search_spaces/rules/trainer_rules.py",
     "search_spaces/schema/__init__.py",
     "search_spaces/schema/unsafe_text.py",
