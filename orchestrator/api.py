@@ -201,14 +201,14 @@ def replay(
     current run and raises KeyboardInterrupt; earlier runs stay in the replay's folder.
     """
     from orchestrator.config.loader import without_set_location
-    from orchestrator.lifecycle.signals import CancelOnSignal
+    from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
     from orchestrator.replay.note_in_recipe import note_replay
     from orchestrator.replay.replay import ReplayRules
     from orchestrator.replay.run import LAUNCHERS, run_replay, with_trainer
 
-    stop = CancelOnSignal()
+    stop = StopSignals()
     rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
@@ -259,20 +259,21 @@ def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     """Drive the search in this process until it ends; raises as `run`."""
     from dashboards.terminal.live_table import LiveView
     from orchestrator.lifecycle.drive import driving
-    from orchestrator.lifecycle.signals import DriverSignals
+    from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 
-    spec, signals = runnable.spec, DriverSignals()
+    spec, signals = runnable.spec, StopSignals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     callbacks = NO_CALLBACKS if quiet else DriverCallbacks(on_event=view.update)
     with (
         private_umask(),
         nullcontext() if quiet else view,
         driving(runnable, callbacks) as driver,
-        signals.handling(driver),
+        signals.handling(),
+        signals.stopping(driver),
     ):
         record = driver.run()
-    if signals.is_terminated:
+    if signal.SIGTERM in signals.received:
         signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
     if not record.state.is_ended:
         raise KeyboardInterrupt(f"stopped; nothing is lost: api.resume({runnable.folder.search_id!r})")

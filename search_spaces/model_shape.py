@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, get_args, get_type_hints
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Any
 
-from search_spaces.decoding import require_fields
+from search_spaces.declared import declared, declared_fields, field_types, require_declared
+from search_spaces.decoding import decode
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import Layout
 
@@ -18,27 +19,11 @@ NORM_EPSILON = 1e-5
 """Constant of every shape."""
 
 
-@dataclass(frozen=True)
-class ModelField:
-    """Declaration of a field of ModelShape: its description in the search file's model section, its bounds or words.
-
-    `in_file` is what counts where the file leaves it out, if that is not the shape's default. A field that `needs`
-    another has its default without it. A float is above `least`.
-    """
-
-    description: str
-    least: int = 1
-    most: int = 10**9
-    words: tuple[str, ...] = ()
-    in_file: Any = ...
-    needs: str | None = None
-
-
-def _declared(description: str, default: Any = MISSING, **about: Any) -> Any:
-    return field(default=default, metadata={"declared": ModelField(description, **about)})
-
-
 _MOST_LAYERS = 10_000
+
+
+def _size(description: str, default: Any = MISSING, ge: int = 1, le: int = 10**9, **about: Any) -> Any:
+    return declared(description, default, ge=ge, le=le, **about)
 
 
 @dataclass(frozen=True)
@@ -60,88 +45,88 @@ class ModelShape:
     The trainer builds exactly this many parameters, which every outcome proves.
     """
 
-    num_layers: int = _declared("Transformer layers.", most=_MOST_LAYERS)
-    hidden_size: int = _declared("Width of the residual stream.")
-    num_attention_heads: int = _declared("Attention heads.")
-    num_key_value_heads: int = _declared("Key-value heads; as many as attention heads when not given.", in_file=None)
-    ffn_hidden_size: int = _declared(
+    num_layers: int = _size("Transformer layers.", le=_MOST_LAYERS)
+    hidden_size: int = _size("Width of the residual stream.")
+    num_attention_heads: int = _size("Attention heads.")
+    num_key_value_heads: int = _size("Key-value heads; as many as attention heads when not given.", in_file=None)
+    ffn_hidden_size: int = _size(
         "Width of the MLP; 4 x hidden_size when not given. Required with gated_mlp.", in_file=None
     )
-    gated_mlp: bool = _declared("A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.", in_file=False)
-    vocab_size: int = _declared("Vocabulary, already padded: a multiple of every tensor_parallel tried.")
-    seq_length: int = _declared("Tokens per sequence.")
-    tied_embeddings: bool = _declared("Use the token table as the output matrix, as in GPT-2.", in_file=True)
-    position_embedding: str = _declared("Position embedding.", words=("learned", "rotary"), in_file="learned")
-    norm: str = _declared(
+    gated_mlp: bool = declared("A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.", in_file=False)
+    vocab_size: int = _size("Vocabulary, already padded: a multiple of every tensor_parallel tried.")
+    seq_length: int = _size("Tokens per sequence.")
+    tied_embeddings: bool = declared("Use the token table as the output matrix, as in GPT-2.", in_file=True)
+    position_embedding: str = declared("Position embedding.", words=("learned", "rotary"), in_file="learned")
+    norm: str = declared(
         "layernorm (GPT-2) or rmsnorm (Llama); see linear_biases.", words=("layernorm", "rmsnorm"), in_file="layernorm"
     )
-    attention_head_size: int | None = _declared(
+    attention_head_size: int | None = _size(
         "Size of an attention head; hidden_size / num_attention_heads when not given.", None
     )
-    qkv_bias: bool = _declared("Biases of queries, keys and values alone, with norm rmsnorm (Qwen2).", False)
-    qk_norm: bool = _declared("Normalise each head's queries and keys (Qwen3).", False)
-    activation: str | None = _declared(
+    qkv_bias: bool = declared("Biases of queries, keys and values alone, with norm rmsnorm (Qwen2).", False)
+    qk_norm: bool = declared("Normalise each head's queries and keys (Qwen3).", False)
+    activation: str | None = declared(
         "Activation of the MLP; silu with gated_mlp, else gelu, when not given.", None, words=ACTIVATIONS
     )
-    rotary_base: int = _declared("Base of rotary positions' periods.", DEFAULT_ROTARY_BASE, least=2)
-    linear_biases: bool | None = _declared(
+    rotary_base: int = _size("Base of rotary positions' periods.", DEFAULT_ROTARY_BASE, ge=2)
+    linear_biases: bool | None = declared(
         "Biases of all linear layers but the head; true with layernorm, false with rmsnorm when not given.", None
     )
-    sliding_window: int | None = _declared("Positions to which one attends; all before it when not given.", None)
-    full_attention_every: int | None = _declared(
+    sliding_window: int | None = _size("Positions to which one attends; all before it when not given.", None)
+    full_attention_every: int | None = _size(
         "With sliding_window, each layer of so many attends to all positions (Gemma 3: 6, gpt-oss: 2).",
         None,
-        most=_MOST_LAYERS,
+        le=_MOST_LAYERS,
         needs="sliding_window",
     )
-    attention_sinks: bool = _declared("A learned logit in each head's softmax (gpt-oss).", False)
-    post_norms: bool = _declared("Normalise the outputs of attention and MLP, too (Gemma 3).", False)
-    num_experts: int | None = _declared("Experts of a layer, in place of its MLP; none when not given.", None)
-    experts_per_token: int | None = _declared(
+    attention_sinks: bool = declared("A learned logit in each head's softmax (gpt-oss).", False)
+    post_norms: bool = declared("Normalise the outputs of attention and MLP, too (Gemma 3).", False)
+    num_experts: int | None = _size("Experts of a layer, in place of its MLP; none when not given.", None)
+    experts_per_token: int | None = _size(
         "Experts that one token passes (top k). Required with num_experts.", None, needs="num_experts"
     )
-    expert_ffn_hidden_size: int | None = _declared(
+    expert_ffn_hidden_size: int | None = _size(
         "Width of an expert; ffn_hidden_size when not given.", None, needs="num_experts"
     )
-    shared_expert_ffn_hidden_size: int | None = _declared(
+    shared_expert_ffn_hidden_size: int | None = _size(
         "Width of the shared expert, which every token passes; none when not given. Several count as one of their sum.",
         None,
         needs="num_experts",
     )
-    num_dense_layers: int = _declared(
+    num_dense_layers: int = _size(
         "First layers that have an MLP, not experts (DeepSeek-V3: 3).",
         0,
-        least=0,
-        most=_MOST_LAYERS,
+        ge=0,
+        le=_MOST_LAYERS,
         needs="num_experts",
     )
-    expert_layer_every: int = _declared(
-        "After those, each layer of so many has experts (Llama 4: 2).", 1, most=_MOST_LAYERS, needs="num_experts"
+    expert_layer_every: int = _size(
+        "After those, each layer of so many has experts (Llama 4: 2).", 1, le=_MOST_LAYERS, needs="num_experts"
     )
-    key_value_latent_size: int | None = _declared(
+    key_value_latent_size: int | None = _size(
         "Multi-head latent attention: the vector from which keys and values are projected (DeepSeek-V3: 512).", None
     )
-    query_latent_size: int | None = _declared(
+    query_latent_size: int | None = _size(
         "The vector from which latent attention projects queries; the hidden state when not given.",
         None,
         needs="key_value_latent_size",
     )
-    rotary_head_size: int | None = _declared(
+    rotary_head_size: int | None = _size(
         "Elements of attention_head_size that latent attention rotates (DeepSeek-V3: 64 of 192).",
         None,
         needs="key_value_latent_size",
     )
-    value_head_size: int | None = _declared(
+    value_head_size: int | None = _size(
         "Size of a head's value in latent attention.", None, needs="key_value_latent_size"
     )
-    num_mtp_layers: int = _declared(
-        "Further layers that predict the tokens after the next (MTP).", 0, least=0, most=_MOST_LAYERS
+    num_mtp_layers: int = _size(
+        "Further layers that predict the tokens after the next (MTP).", 0, ge=0, le=_MOST_LAYERS
     )
-    aux_loss_coefficient: float | None = _declared(
+    aux_loss_coefficient: float | None = declared(
         "Factor of the loss that balances experts, over a micro-batch's tokens; none when not given.",
         None,
-        least=0,
-        most=1,
+        gt=0,
+        le=1,
         needs="num_experts",
     )
     document_length: float | None = None
@@ -149,14 +134,11 @@ class ModelShape:
     fuses_loss: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in FIELD_TYPES.items():
-            value = getattr(self, name)
-            if value is not None or MODEL_DEFAULTS.get(name, MISSING) is not None:
-                _require(name, kind, value)
-        for name, declared in MODEL_FIELDS.items():
-            is_alone = declared.needs is not None and getattr(self, declared.needs) is None
-            if is_alone and getattr(self, name) != MODEL_DEFAULTS[name]:
-                raise _bad(name, getattr(self, name), f"given only with {declared.needs}")
+        require_declared(self, "model", "model.", _FIX)
+        for name, found in MODEL_FIELDS.items():
+            needed = found.metadata.get("needs")
+            if needed is not None and getattr(self, needed) is None and getattr(self, name) != found.default:
+                raise _bad(name, getattr(self, name), f"given only with {needed}")
         if self.qkv_bias and self.has_biases:
             raise _bad("qkv_bias", True, "true only where linear_biases is false; all linear layers have biases")
         if self.rotary_base != DEFAULT_ROTARY_BASE and self.position_embedding != "rotary":
@@ -276,7 +258,7 @@ class ModelShape:
         """The model with experts in all of its layers, or in none."""
         if has_experts:
             return replace(self, num_dense_layers=0, expert_layer_every=1)
-        of_experts = [name for name, declared in MODEL_FIELDS.items() if "num_experts" in (name, declared.needs)]
+        of_experts = [f.name for f in MODEL_FIELDS.values() if "num_experts" in (f.name, f.metadata.get("needs"))]
         return replace(self, **{name: MODEL_DEFAULTS[name] for name in of_experts})
 
     @property
@@ -287,17 +269,22 @@ class ModelShape:
     @property
     def layer_parameters(self) -> float:
         """Parameters of one transformer layer, all experts counted; a mean where only some have experts."""
-        return _mean(self._layers_parameters, self.num_layers)
+        return _mean(self._parameters_of_layers(self.num_experts or 0), self.num_layers)
 
     @property
-    def _layers_parameters(self) -> int:
-        mlps = (self.num_layers - self.num_expert_layers) * self.mlp_parameters
-        experts = self.num_expert_layers * (self.routed_parameters_per_layer + self._parameters_beside_routed)
-        return self.num_layers * self._parameters_beside_mlp + mlps + experts
+    def active_layer_parameters(self) -> float:
+        """Parameters of one transformer layer that one token passes; a mean where only some layers have experts."""
+        return _mean(self._parameters_of_layers(self.experts_per_token or 0), self.num_layers)
 
-    @property
-    def _parameters_beside_mlp(self) -> int:
-        return self.attention_parameters + (4 if self.post_norms else 2) * self.norm_parameters
+    def _parameters_of_layers(self, routed: int) -> int:
+        """Parameters of all layers, with `routed` experts in those that have any."""
+        dense, with_experts = (self._parameters_of_layer(has, routed) for has in (False, True))
+        return (self.num_layers - self.num_expert_layers) * dense + self.num_expert_layers * with_experts
+
+    def _parameters_of_layer(self, has_experts: bool, routed: int) -> int:
+        experts = routed * self.parameters_per_expert + self._parameters_beside_routed
+        norms = (4 if self.post_norms else 2) * self.norm_parameters
+        return self.attention_parameters + norms + (experts if has_experts else self.mlp_parameters)
 
     @property
     def _parameters_beside_routed(self) -> int:
@@ -387,52 +374,33 @@ class ModelShape:
         return (self.vocab_size + positions) * self.hidden_size
 
     @property
-    def head_parameters(self) -> int:
-        """Final normalisation plus the output matrix, which a tied model shares with the token table."""
-        return self.norm_parameters + (0 if self.tied_embeddings else self.vocab_size * self.hidden_size)
-
-    @property
     def parameters(self) -> int:
-        return self.embedding_parameters + self._layers_parameters + self.mtp_parameters + self.head_parameters
+        layers = self._parameters_of_layers(self.num_experts or 0) + self.mtp_parameters
+        head = 0 if self.tied_embeddings else self.vocab_size * self.hidden_size
+        return self.embedding_parameters + layers + self.norm_parameters + head
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token passes: of the routed experts those that it is sent to."""
-        if self.num_experts is None or self.experts_per_token is None:
-            return self.parameters
-        return self.parameters - self.routed_parameters // self.num_experts * (
-            self.num_experts - self.experts_per_token
-        )
+        others = (self.num_experts or 0) - (self.experts_per_token or 0)
+        expert_layers = self.num_expert_layers + self._expert_mtp_layers
+        return self.parameters - others * self.parameters_per_expert * expert_layers
 
     @property
     def mtp_parameters(self) -> int:
-        """Parameters of the layers that predict further tokens: each has two norms, a projection of the previous hidden
-        state and the token's embedding, a layer as the last, and a final norm."""
-        layer = self._parameters_beside_mlp + (
-            self.routed_parameters_per_layer + self._parameters_beside_routed
-            if self._expert_mtp_layers
-            else self.mlp_parameters
-        )
+        """Parameters of the MTP layers: each has two norms, a projection of the previous hidden state and the token's
+        embedding, a layer as the last, and a final norm."""
+        layer = self._parameters_of_layer(self.has_experts(self.num_layers - 1), self.num_experts or 0)
         return self.num_mtp_layers * (2 * self.hidden_size**2 + 3 * self.norm_parameters + layer)
 
     @property
     def routed_mtp_parameters(self) -> int:
-        """Parameters of the routed experts of the layers that predict further tokens."""
+        """Parameters of the MTP layers' routed experts."""
         return self._expert_mtp_layers * self.routed_parameters_per_layer
 
     @property
     def _expert_mtp_layers(self) -> int:
         return self.num_mtp_layers if self.has_experts(self.num_layers - 1) else 0
-
-    @property
-    def active_layer_parameters(self) -> float:
-        """Parameters of one transformer layer that one token passes; a mean where only some layers have experts."""
-        return self._parameters_beside_mlp + self.active_mlp_parameters
-
-    @property
-    def active_mlp_parameters(self) -> float:
-        """Parameters of one layer's MLP, or router and experts, that one token passes; a mean over the layers."""
-        return _mean(self._dense_mlp_parameters + self._passed_expert_parameters, self.num_layers)
 
     @property
     def _dense_mlp_parameters(self) -> int:
@@ -447,22 +415,16 @@ class ModelShape:
     @property
     def active_mlp_width(self) -> float:
         """Elements inside the MLPs that one token passes in a layer; a mean over the layers."""
-        return self.dense_mlp_width + self.routed_mlp_width + self.shared_mlp_width
+        return sum(self.mlp_widths)
 
     @property
-    def dense_mlp_width(self) -> float:
-        """The part of `active_mlp_width` that is in MLPs of layers without experts."""
-        return _mean((self.num_layers - self.num_expert_layers) * self.ffn_hidden_size, self.num_layers)
-
-    @property
-    def routed_mlp_width(self) -> float:
-        """The part of `active_mlp_width` that is in routed experts."""
-        return _mean(self.num_expert_layers * (self.experts_per_token or 0) * self.expert_width, self.num_layers)
-
-    @property
-    def shared_mlp_width(self) -> float:
-        """The part of `active_mlp_width` that is in shared experts."""
-        return _mean(self.num_expert_layers * (self.shared_expert_ffn_hidden_size or 0), self.num_layers)
+    def mlp_widths(self) -> tuple[float, float, float]:
+        """The parts of `active_mlp_width` in MLPs of layers without experts, in routed and in shared experts."""
+        routed = (self.experts_per_token or 0) * self.expert_width
+        of_dense = (self.num_layers - self.num_expert_layers) * self.ffn_hidden_size
+        of_experts = (self.num_expert_layers * width for width in (routed, self.shared_expert_ffn_hidden_size or 0))
+        dense, routed_width, shared = (_mean(total, self.num_layers) for total in (of_dense, *of_experts))
+        return dense, routed_width, shared
 
     def recomputed_parameters(self, module: str) -> float:
         """Parameters of the products that a token passes again in a layer where this module is recomputed, a mean over
@@ -569,9 +531,8 @@ class ModelShape:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelShape:
-        """The inverse of `to_json`; raises InputError for a wrong value, ValueError for a wrong set of fields."""
-        require_fields(cls, data)
-        return cls(**data)
+        """The inverse of `to_json`. ValueError for anything else."""
+        return decode(cls, data)
 
 
 RESOLVED_FIELDS: Mapping[str, str] = {
@@ -595,15 +556,9 @@ _FEATURES = (
     *("attention_sinks", "post_norms", "num_experts", "key_value_latent_size", "num_mtp_layers"),
     *("aux_loss_coefficient", "document_length"),
 )
-MODEL_FIELDS: Mapping[str, ModelField] = {
-    f.name: f.metadata["declared"] for f in fields(ModelShape) if "declared" in f.metadata
-}
+MODEL_FIELDS = declared_fields(ModelShape)
 """Fields that a search file may give."""
-
-
-FIELD_TYPES: Mapping[str, type] = {
-    name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(ModelShape).items()
-}
+FIELD_TYPES = field_types(ModelShape)
 """Type of each field; one whose default is None may be None, too."""
 
 
@@ -612,25 +567,9 @@ def _mean(total: int, count: int) -> float:
     return total // count if total % count == 0 else total / count
 
 
-def _require(name: str, kind: type, value: Any) -> None:
-    """InputError unless a field's value is of its type, within its bounds and one of its words."""
-    declared = MODEL_FIELDS.get(name, ModelField("", least=0))
-    if kind is bool:
-        is_valid, rule = type(value) is bool, "true or false"
-    elif kind is str:
-        is_valid, rule = value in declared.words, "one of " + ", ".join(declared.words)
-    elif kind is int:
-        is_valid = type(value) is int and declared.least <= value <= declared.most
-        rule = f"a whole number from {declared.least} to {declared.most}"
-    else:
-        is_valid = type(value) in (int, float) and declared.least < value <= declared.most
-        rule = f"a number above {declared.least}, at most {declared.most}"
-    if not is_valid:
-        raise _bad(name, value, rule)
+_FIX = "copy the sizes from the model's configuration"
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    fix = "copy the sizes from the model's configuration"
-    return InputError.of(
-        "model", f"{name} is {format_value(value)}", key=f"model.{name}", value=value, rule=rule, fix=fix
-    )
+    message = f"{name} is {format_value(value)}"
+    return InputError.of("model", message, key=f"model.{name}", value=value, rule=rule, fix=_FIX)

@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, SETTINGS, Layout
 
 if TYPE_CHECKING:
@@ -91,37 +90,31 @@ def _level_of_field(name: str, layout: Layout) -> int:
 
 
 def level_of(engine: str, axis: str, value: Any) -> Level:
-    """Level of an axis value with an engine; of a joined word that of its least verified part. To do without a number
-    or a switch is verified as the engine is."""
-    declared = _declared()
+    """Level of an axis value with an engine; of a joined word that of its least verified part. A default is verified as
+    the engine is."""
     if axis in NOT_VERIFIED:
         return Level.BY_RULE
-    if is_neutral(axis, value):
-        return declared.get((engine, "", ""), Level.BY_RULE)
-    return min(declared.get((engine, axis, word), Level.BY_RULE) for word in words_of(axis, value))
+    declared = _declared()
+    return min(declared.get((engine, *key), Level.BY_RULE) for key in _keys_of(axis, value))
 
 
-def is_neutral(axis: str, value: Any) -> bool:
-    """True for the default of a number or a switch, which is to do without it."""
-    return AXES[axis].kind is not Kind.WORD and value == AXES[axis].default
+def _keys_of(axis: str, value: Any) -> list[tuple[str, str]]:
+    default = AXES[axis].default
+    return [("", "") if word == str(default) else (axis, word) for word in words_of(axis, value)]
 
 
 def words_of(axis: str, value: Any) -> tuple[str, ...]:
-    """The value's words in verified.csv, one for each part of a joined word."""
-    return tuple(value.split("+")) if AXES[axis].parts else (word_of(axis, value),)
-
-
-def word_of(axis: str, value: Any) -> str:
-    """The value in verified.csv: a word, a switch or a ZeRO stage as it is; of other numbers whether it is the
-    default."""
-    if AXES[axis].kind in (Kind.WORD, Kind.SWITCH) or axis == "zero_stage":
-        return str(value)
-    return "default" if value == AXES[axis].default else "other"
+    """The value's words in verified.csv, which has none for a default: words, one for each part of a joined one,
+    switches and ZeRO stages as they are, `other` for other numbers."""
+    if AXES[axis].parts:
+        return tuple(value.split("+"))
+    is_told = not AXES[axis].is_number or axis == "zero_stage" or value == AXES[axis].default
+    return (str(value) if is_told else "other",)
 
 
 @cache
 def _declared() -> Mapping[tuple[str, str, str], Level]:
-    """Level of every word of an engine and axis; with neither that of the engine."""
+    """Level of every word of an engine and axis; with neither that of the engine, and of its defaults."""
     with TABLE.open(newline="") as file:
         rows = list(csv.DictReader(file))
     found: dict[tuple[str, str, str], Level] = {}

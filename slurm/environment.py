@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from slurm.request import JobOptions
 
 RANK_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -25,23 +27,7 @@ SLURM_CLUSTERS is read by every command, SBATCH_CLUSTERS by sbatch alone, whose 
 
 _OUTPUT_FORMAT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
 
-_OPTION_VARIABLES = {
-    "account": ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
-    "partition": ("SBATCH_PARTITION",),
-    "qos": ("SBATCH_QOS",),
-    "reservation": ("SBATCH_RESERVATION",),
-    "constraint": ("SBATCH_CONSTRAINT",),
-    "gpus_per_node": ("SBATCH_GPUS_PER_NODE",),
-    "gres": ("SBATCH_GRES",),
-    "mem": ("SBATCH_MEM_PER_NODE",),
-    "exclusive": ("SBATCH_EXCLUSIVE",),
-    "network": ("SBATCH_NETWORK",),
-    "signal": ("SBATCH_SIGNAL",),
-}
-"""Options and the variables that sbatch reads for them (sbatch(1), "INPUT ENVIRONMENT VARIABLES"), by precedence.
-
-SLURM_ACCOUNT is not read by sbatch, but set by many sites and login scripts; Slurm itself sets SLURM_JOB_ACCOUNT.
-"""
+_OPTION_VARIABLES = {f.name: f.metadata["variables"] for f in fields(JobOptions) if "variables" in f.metadata}
 
 _VALUE_IS_OPTIONAL = "SBATCH_EXCLUSIVE"
 """Options with an optional value: sbatch reads an empty one as whole nodes."""

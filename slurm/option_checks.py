@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import MAX_HOSTS, HostListError, expand
-from slurm.request import Container, JobOptions, Launch, Runtime
+from slurm.request import VISIBLE_DEVICES, Container, JobOptions, Launch, Runtime
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class OptionProblem:
 def option_problems(options: JobOptions) -> tuple[OptionProblem, ...]:
     """Return the problems for which these options must be refused, in the order of JobOptions."""
     return (
-        *_text_problems(options),
-        *_count_problems(options),
+        *_declared_problems(options),
         *_gpu_problems(options),
         *_host_problems(options),
         *_module_problems(options.modules),
@@ -53,45 +52,6 @@ def requests_gpus(gres: str | None) -> bool:
     return "gpu" in [entry.split(":")[0] for entry in (gres or "").split(",")]
 
 
-_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
-_DEPENDENCY = r"after(any|ok|notok|corr)?:[1-9][0-9]{0,9}(\+[0-9]{1,6})?(:[1-9][0-9]{0,9}(\+[0-9]{1,6})?){0,15}"
-_PATTERNS = {
-    "account": (_WORD, "letters, digits and _ . @ + -"),
-    "partition": (rf"{_WORD}(,{_WORD}){{0,31}}", "names of letters, digits and _ . @ + -, between commas"),
-    "qos": (_WORD, "letters, digits and _ . @ + -"),
-    "reservation": (rf"{_WORD}(,{_WORD}){{0,31}}", "names of letters, digits and _ . @ + -, between commas"),
-    "constraint": (
-        r"[A-Za-z0-9_\[(][A-Za-z0-9_.:=+&|,*()\[\]-]{0,255}",
-        "features of letters, digits and _ . : = + -, joined by & | , * and brackets",
-    ),
-    "gres": (
-        r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}"
-        r"(,[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}){0,15}",
-        "name:count or name:type:count, between commas",
-    ),
-    "mem": (r"[0-9]{1,12}[KMGT]?", "a whole number of MiB, or one with K, M, G or T; 0 is all of a node"),
-    "network": (r"[A-Za-z0-9_][A-Za-z0-9_.:=,-]{0,255}", "letters, digits and _ . : = , -"),
-    "licenses": (
-        rf"{_WORD}([:=][0-9]{{1,6}})?(,{_WORD}([:=][0-9]{{1,6}})?){{0,15}}",
-        "name or name:count, between commas",
-    ),
-    "comment": (r"[A-Za-z0-9_][A-Za-z0-9_.,:=@/+-]{0,255}", "letters, digits and _ . , : = @ / + -, without blanks"),
-    "signal": (
-        r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
-        "a signal, B: or R: before it, @seconds after it",
-    ),
-    "dependency": (
-        rf"{_DEPENDENCY}(,{_DEPENDENCY}){{0,15}}|{_DEPENDENCY}(\?{_DEPENDENCY}){{0,15}}",
-        "after, afterany, afterok, afternotok or aftercorr with job ids, such as afterok:12345, joined by , or by ?",
-    ),
-    "exclusive": (r"user|mcs|topo", "true, false, user, mcs or topo"),
-}
-"""Option -> its pattern and the pattern's description."""
-
-_MOST_TASK_CPUS = 4096
-_MOST_CORE_THREADS = 8
-_MOST_NODE_GPUS = 64
-_MOST_SEGMENT_NODES = 100_000
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -103,7 +63,6 @@ _NODE_FOLDER = re.compile(_PATH)
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]*\{(host|fqdn|ip)\}[A-Za-z0-9.-]*")
 _SRUN_OPTION = re.compile(r"--([a-z][a-z-]*)(=[A-Za-z0-9_.,:=*/+-]{1,1024})?")
 
-VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 SRUN_KEYS = (
     *("cpu-bind", "mem-bind", "gpu-bind", "gpus-per-task", "accel-bind", "hint", "threads-per-core", "cpu-freq"),
     *("gpu-freq", "gres-flags", "network", "mpi", "unbuffered"),
@@ -129,29 +88,15 @@ _OPTION_KEYS = tuple(
 )
 
 
-def _text_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    for key, (pattern, description) in _PATTERNS.items():
-        value = getattr(options, key)
-        if isinstance(value, str) and not re.fullmatch(pattern, value):
-            yield OptionProblem(key, value, f"{key} is {description}", "write it as sbatch takes it, without quotes")
-
-
-def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    for key, most in _MOST.items():
-        value = getattr(options, key)
-        least = _LEAST.get(key, 1)
-        if value is not None and not least <= value <= most:
-            rule = f"{key} is a whole number from {least} to {most}"
+def _declared_problems(options: JobOptions) -> Iterator[OptionProblem]:
+    """Problems with texts by their patterns, and with numbers by their bounds."""
+    for option in fields(options):
+        key, value, about = option.name, getattr(options, option.name), option.metadata
+        if "pattern" in about and isinstance(value, str) and not re.fullmatch(about["pattern"], value):
+            yield OptionProblem(key, value, f"{key} is {about['rule']}", "write it as sbatch takes it, without quotes")
+        if "le" in about and value is not None and not about["ge"] <= value <= about["le"]:
+            rule = f"{key} is a whole number from {about['ge']} to {about['le']}"
             yield OptionProblem(key, value, rule, "leave it out for the default")
-
-
-_MOST = {
-    "gpus_per_node": _MOST_NODE_GPUS,
-    "cpus_per_task": _MOST_TASK_CPUS,
-    "threads_per_core": _MOST_CORE_THREADS,
-    "segment": _MOST_SEGMENT_NODES,
-}
-_LEAST = {"segment": 0}
 
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:

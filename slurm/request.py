@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 SETUP_NAME = "setup.sh"
 """Name of the copy of the user's setup file in the job's folder."""
@@ -29,76 +30,196 @@ class Placement(StrEnum):
     CONTIGUOUS = "contiguous"
 
 
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def _option(description: str, default: Any = None, **about: Any) -> Any:
+    """An option of the search file, declared for its section there, its check, the script and sbatch's environment.
+
+    `about` has the `pattern` of a text and the `rule` in words, the bounds `ge` and `le` of a number, the `words` of a
+    choice, the `variables` that sbatch reads for it (sbatch(1), "INPUT ENVIRONMENT VARIABLES"), by precedence, and
+    `is_directive` where the script has it as --name=value.
+    """
+    given = {"default_factory": default} if callable(default) else {"default": default}
+    return field(**given, metadata={"description": description, "min_length": 1, "max_length": 4096, **about})
+
+
+def _count(description: str, ge: int, le: int, **about: Any) -> Any:
+    return field(default=None, metadata={"description": description, "ge": ge, "le": le, **about})
+
+
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
+_WORD_RULE = "letters, digits and _ . @ + -"
+_WORDS = rf"{_WORD}(,{_WORD}){{0,31}}"
+_WORDS_RULE = "names of letters, digits and _ . @ + -, between commas"
+_GRES = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}"
+_LICENSE = rf"{_WORD}([:=][0-9]{{1,6}})?"
+_AFTER = r"after(any|ok|notok|corr)?:[1-9][0-9]{0,9}(\+[0-9]{1,6})?(:[1-9][0-9]{0,9}(\+[0-9]{1,6})?){0,15}"
+
+
 @dataclass(frozen=True)
 class Container:
-    """The image that the ranks run in, and what they see of the node; checked in option_checks.py.
+    """The image that the ranks run in, or a command before their own as a list: [apptainer, exec, --nv, x.sif]."""
 
-    `mounts` are `SRC:DST` or `SRC:DST:ro`. `gpus` is the driver that Apptainer binds, `nv` or `rocm`. Without a
-    `runtime`, `command` comes before the ranks' own command, for example `("apptainer", "exec", "--nv", "image.sif")`.
-    """
-
-    runtime: Runtime | None = None
-    image: str | None = None
-    mounts: tuple[str, ...] = ()
-    writable: bool = False
-    gpus: str | None = None
-    command: tuple[str, ...] = ()
+    runtime: Runtime | None = _option("Container runtime.")
+    image: str | None = _option("Image: a path, or a name as the runtime takes it.")
+    mounts: tuple[str, ...] = _option("SRC:DST or SRC:DST:ro; the search's own folder is always mounted.", ())
+    writable: bool = _option("Let the ranks write into the image; changes are lost at their end.", False)
+    gpus: str | None = _option(
+        "apptainer: driver to bind, nv or rocm. Default: the accelerator's.", words=("nv", "rocm")
+    )
+    command: tuple[str, ...] = _option("Command before the ranks' own, in place of all other keys.", ())
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Options of starting the ranks by srun, one task per GPU.
+    """Options of srun, which starts the ranks as one task per GPU."""
 
-    `srun` are options of srun. `visible_devices` is the variable that shows each rank only the GPU of its local number.
-    `node_folders` maps variables to paths, below which each step gets a folder of its own on each node. `address` is
-    the name by which the other ranks reach the node of rank 0, see trials/ranks/address.py.
-    """
-
-    srun: tuple[str, ...] = ()
-    visible_devices: str | None = None
-    node_folders: Mapping[str, str] = field(default_factory=dict)
-    address: str | None = None
+    srun: tuple[str, ...] = _option("Options of srun that bind tasks: [--cpu-bind=cores].", ())
+    visible_devices: str | None = _option(
+        f"Variable that restricts each rank to its own GPU: {', '.join(VISIBLE_DEVICES)}."
+    )
+    node_folders: Mapping[str, str] = _option(
+        "Variables to set to a private folder on each node, with its parent: {TMPDIR: /tmp}.", dict
+    )
+    address: str | None = _option(
+        "Address of rank 0's node for the others, with {host}, {fqdn} or {ip}. Default: {fqdn}."
+    )
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Job options of the user, by the names under `launcher.slurm`; checked in option_checks.py.
+    """Options of each trial's job. Everything is optional; see `sbatch --help` of your site.
 
-    None and () leave a directive out. In the job, `modules` are loaded, then `setup_file` is sourced (a copy called
-    SETUP_NAME in the script's folder), then `env` is exported. `directives` are raw `--key=value` lines. `exclusive` is
-    True for whole nodes, or sbatch's word for sharing them (`user`, `mcs`) or whole blocks (`topo`). `segment` is the
-    most nodes of a job that lie in one block of topology/block; 0 and None leave the directive out. `dependency` is
-    that of the first jobs, `repeat_placement` of jobs that measure again; for one switch they wait `switch_wait_s` at
-    most.
+    None and () leave a directive out; option_checks.py refuses what would not be safe in a script. In the job,
+    `modules` are loaded, then `setup_file` is sourced (a copy called SETUP_NAME in the script's folder), then `env` is
+    exported. `segment` of 0 leaves its directive out, too.
     """
 
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    constraint: str | None = None
-    gpus_per_node: int | None = None
-    gres: str | None = None
-    cpus_per_task: int | None = None
-    threads_per_core: int | None = None
-    mem: str | None = None
-    exclusive: bool | str = False
-    segment: int | None = None
-    dependency: str | None = None
-    repeat_placement: Placement = Placement.ANY
-    switch_wait_s: float | None = None
-    exclude: tuple[str, ...] = ()
-    nodelist: tuple[str, ...] = ()
-    network: str | None = None
-    licenses: str | None = None
-    comment: str | None = None
-    signal: str | None = None
-    modules: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    setup_file: str | None = None
-    container: Container | None = None
-    launch: Launch = Launch()
-    directives: tuple[str, ...] = ()
+    account: str | None = _option(
+        "Account (project) that pays.",
+        pattern=_WORD,
+        rule=_WORD_RULE,
+        is_directive=True,
+        # SLURM_ACCOUNT is not read by sbatch, but set by many sites and login scripts; Slurm itself sets
+        # SLURM_JOB_ACCOUNT.
+        variables=("SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
+    )
+    partition: str | None = _option(
+        "Partition, or several with commas.",
+        pattern=_WORDS,
+        rule=_WORDS_RULE,
+        is_directive=True,
+        variables=("SBATCH_PARTITION",),
+    )
+    qos: str | None = _option(
+        "Quality of service.", pattern=_WORD, rule=_WORD_RULE, is_directive=True, variables=("SBATCH_QOS",)
+    )
+    reservation: str | None = _option(
+        "Reservation to run in.",
+        pattern=_WORDS,
+        rule=_WORDS_RULE,
+        is_directive=True,
+        variables=("SBATCH_RESERVATION",),
+    )
+    constraint: str | None = _option(
+        "Features the nodes must have.",
+        pattern=r"[A-Za-z0-9_\[(][A-Za-z0-9_.:=+&|,*()\[\]-]{0,255}",
+        rule="features of letters, digits and _ . : = + -, joined by & | , * and brackets",
+        is_directive=True,
+        variables=("SBATCH_CONSTRAINT",),
+    )
+    gpus_per_node: int | None = _count(
+        "GPUs requested on each node. Default: cluster.gpus_per_node; none on CPU or with gres.",
+        1,
+        64,
+        is_directive=True,
+        variables=("SBATCH_GPUS_PER_NODE",),
+    )
+    gres: str | None = _option(
+        "Generic resources, for example gpu:4.",
+        pattern=rf"{_GRES}(,{_GRES}){{0,15}}",
+        rule="name:count or name:type:count, between commas",
+        is_directive=True,
+        variables=("SBATCH_GRES",),
+    )
+    cpus_per_task: int | None = _count("CPU cores of each rank.", 1, 4096, is_directive=True)
+    threads_per_core: int | None = _count(
+        "Hardware threads used per core, 1 for no hyper-threads.", 1, 8, is_directive=True
+    )
+    mem: str | None = _option(
+        "Memory of each node, 0 for all of it. slurm_pilot: with that of fork servers added.",
+        pattern=r"[0-9]{1,12}[KMGT]?",
+        rule="a whole number of MiB, or one with K, M, G or T; 0 is all of a node",
+        is_directive=True,
+        variables=("SBATCH_MEM_PER_NODE",),
+    )
+    exclusive: bool | str = _option(
+        "Whole nodes, for steadier measurements; user: shared with your own jobs only; topo: whole blocks of"
+        " topology/block.",
+        False,
+        pattern="user|mcs|topo",
+        rule="true, false, user, mcs or topo",
+        variables=("SBATCH_EXCLUSIVE",),
+    )
+    segment: int | None = _count(
+        "Nodes of a job that lie in one block of topology/block, or less where that does not divide the job's nodes; 0:"
+        " anywhere. The cluster's last link domain is then as large. Default: that domain's nodes.",
+        0,
+        100_000,
+    )
+    dependency: str | None = _option(
+        "Jobs that the search's first jobs wait for, as in sbatch --dependency: afterok:12345. Later ones do not.",
+        pattern=rf"{_AFTER}(,{_AFTER}){{0,15}}|{_AFTER}(\?{_AFTER}){{0,15}}",
+        rule="after, afterany, afterok, afternotok or aftercorr with job ids, such as afterok:12345, joined by , or by"
+        " ?",
+        is_directive=True,
+    )
+    repeat_placement: Placement = _option(
+        "Nodes of the finalists' repeats, of pilots and of replays. one_switch: below one leaf switch (--switches=1);"
+        " one_block: in one block of topology/block (--segment); contiguous: next to each other.",
+        Placement.ANY,
+    )
+    switch_wait_s: float | None = _option(
+        "Longest wait for nodes below one switch, then any start. Default: the site's, often 5 minutes.",
+        alias="switch_wait",
+    )
+    exclude: tuple[str, ...] = _option("Nodes to avoid.", (), is_directive=True)
+    nodelist: tuple[str, ...] = _option("Nodes to run on.", (), is_directive=True)
+    network: str | None = _option(
+        "Network options of the site (Frontier).",
+        pattern=r"[A-Za-z0-9_][A-Za-z0-9_.:=,-]{0,255}",
+        rule="letters, digits and _ . : = , -",
+        is_directive=True,
+        variables=("SBATCH_NETWORK",),
+    )
+    licenses: str | None = _option(
+        "Licenses; file systems on some sites.",
+        pattern=rf"{_LICENSE}(,{_LICENSE}){{0,15}}",
+        rule="name or name:count, between commas",
+        is_directive=True,
+    )
+    comment: str | None = _option(
+        "Comment, used by some sites for accounting or routing.",
+        pattern=r"[A-Za-z0-9_][A-Za-z0-9_.,:=@/+-]{0,255}",
+        rule="letters, digits and _ . , : = @ / + -, without blanks",
+        is_directive=True,
+    )
+    signal: str | None = _option(
+        "Signal before the time limit, as in sbatch --signal.",
+        pattern=r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
+        rule="a signal, B: or R: before it, @seconds after it",
+        is_directive=True,
+        variables=("SBATCH_SIGNAL",),
+    )
+    modules: tuple[str, ...] = _option("Modules loaded before the ranks start.", ())
+    env: Mapping[str, str] = _option("Environment variables of the ranks.", dict)
+    setup_file: str | None = _option(
+        "Shell file that is sourced after the modules and before the ranks; each trial keeps a copy."
+    )
+    container: Container | None = _option("")
+    launch: Launch = _option("", Launch())
+    directives: tuple[str, ...] = _option("More #SBATCH options, each as --key=value.", ())
 
 
 @dataclass(frozen=True)

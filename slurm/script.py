@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
@@ -104,29 +105,15 @@ def _directives(request: JobRequest) -> list[str]:
 
 def _optional(request: JobRequest) -> list[str]:
     options = request.options
-    values: dict[str, str | int | None] = {
-        "account": options.account,
-        "partition": options.partition,
-        "qos": options.qos,
-        "reservation": options.reservation,
-        "constraint": options.constraint,
-        "gpus-per-node": options.gpus_per_node,
-        "gres": options.gres,
-        "cpus-per-task": options.cpus_per_task,
-        "threads-per-core": options.threads_per_core,
-        "mem": options.mem,
-        "dependency": options.dependency if request.is_first else None,
-        "exclude": compress(expand_all((*options.exclude, *request.exclude))) or None,
-        "nodelist": compress(expand_all(options.nodelist)) or None,
-        "network": options.network,
-        "licenses": options.licenses,
-        "comment": options.comment,
-        "signal": options.signal,
-    }
+    values = {f.name: getattr(options, f.name) for f in fields(options) if f.metadata.get("is_directive")}
+    if not request.is_first:
+        del values["dependency"]
+    for name, hosts in (("exclude", (*options.exclude, *request.exclude)), ("nodelist", options.nodelist)):
+        values[name] = compress(expand_all(hosts)) or None
     return [
         *_exclusive(options.exclusive),
         *_placement(request),
-        *(f"--{key}={value}" for key, value in values.items() if value is not None),
+        *(f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None),
     ]
 
 

@@ -22,7 +22,7 @@ from search_spaces.engines import ENGINES as ALL_ENGINES
 from search_spaces.layouts.axis import Kind
 from search_spaces.layouts.layout import AXES, CHOICES, V_SCHEDULES, Layout
 from search_spaces.rules.check import engine_violations
-from search_spaces.verification import NOT_VERIFIED, TABLE, is_neutral, words_of
+from search_spaces.verification import NOT_VERIFIED, TABLE, words_of
 from tests.oracles.cases import FORMATS, export_cases
 from tests.sources import ROOT
 from trials.diagnostics.parity_cases import NATIVE_ENGINES, VALUES, Case, compiled_cases, covering_cases, violated_rules
@@ -215,16 +215,10 @@ def parsed_layouts() -> list[Layout]:
 
 
 def words(layouts: Iterable[Layout], engine: str, axis: str) -> set[str]:
-    """Words of an axis in the engine's layouts, where they have an effect or are the default; without the default of a
-    number or a switch."""
-    default = AXES[axis].default
-    return {
-        word
-        for layout in layouts
-        if layout.engine == engine and (layout.has_effect(axis) or getattr(layout, axis) == default)
-        if not is_neutral(axis, getattr(layout, axis))
-        for word in words_of(axis, getattr(layout, axis))
-    }
+    """Words of an axis in the engine's layouts, where they have an effect, without its default."""
+    having = (layout for layout in layouts if layout.engine == engine and layout.has_effect(axis))
+    found = {word for layout in having for word in words_of(axis, getattr(layout, axis))}
+    return found - {str(AXES[axis].default)}
 
 
 if __name__ == "__main__":

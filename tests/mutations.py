@@ -50,7 +50,7 @@ ROOMS = (
     Room(
         "rules",
         15,
-        tuple(f"search_spaces/rules/{name}_rules.py" for name in ("layout", "engine", "trainer")),
+        tuple(f"search_spaces/rules/{name}.py" for name in ("rule", "layout_rules", "engine_rules", "trainer_rules")),
         ("tests/search_spaces/**/test_*.py", "tests/orchestrator/config/test_refusals.py"),
     ),
     Room(

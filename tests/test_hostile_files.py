@@ -145,7 +145,7 @@ def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
     best = {"search_id": SPEC.search_id, "trial": "t0001", "fingerprint": {}, "incumbents": [{"num_nodes": 1}]}
     quota = {"schema": "parlay.quota/1", "searches": {"a": {"active": 1, "target": 2}}}
     step = StepRecord(1, StepPhase.MEASURED, utc_text(1e9), 0.5, 0.4, 2.0, 1.0, 8).to_json()
-    sample = {"time": utc_text(1e9), "cpu_utilization_percentage": 5.0}
+    sample = {"time": utc_text(1e9), "values": {"cpu_utilization_percentage": 5.0}}
     objects: dict[str, tuple[dict[str, Any], Reader]] = {
         "lease.json": ({"schema": "parlay.lease/1", **lease, **times}, _lease),
         "ranks.json": ({"schema": RANKS_SCHEMA, **asdict(ranks)}, lambda path: read_ranks(AttemptFolder(path.parent))),

@@ -13,10 +13,9 @@ from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
-from trials.json_types import is_finite_number
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
-from trials.observed_step import ObservedStep, observed_step_fault
-from trials.outcome_types import MeasuredMetrics, metrics_fault
+from trials.observed_step import observed_step_fault
+from trials.outcome_types import MeasuredMetrics, ObservedStep
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -241,10 +240,10 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:
-    if not all(map(is_finite_number, outcome.step_times_s)):
-        return "step_times_s are not all finite numbers"
-    if (fault := metrics_fault(metrics.to_json())) is not None:
-        return fault
+    try:
+        Outcome.from_json(outcome.to_json())
+    except ValueError as error:
+        return str(error)
     if metrics.measured_steps < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
         return f"{metrics.measured_steps} measured steps, at least {spec.measure.min_steps} are required"
     if spec.measure.energy and metrics.joules_per_token is None and outcome.status is OutcomeStatus.MEASURED:
@@ -331,14 +330,9 @@ def _vocabulary_fault(proof: Mapping[str, Any], expected: int) -> str | None:
     )
 
 
-def _observed_step_fault(spec: TrialSpec, seen: Any) -> str | None:
+def _observed_step_fault(spec: TrialSpec, seen: ObservedStep | None) -> str | None:
     """Compare with the spec what an observer saw of a third-party trainer's second step."""
-    if seen is None:
-        return None
-    try:
-        fault = observed_step_fault(spec, ObservedStep.from_json(seen))
-    except ValueError as error:
-        return str(error)
+    fault = None if seen is None else observed_step_fault(spec, seen)
     fix = "give the script the layout's and the model's values by placeholders, or correct the model section"
     return None if fault is None else f"the script trains something else: {fault}; {fix}"
 
@@ -352,8 +346,8 @@ def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
     short)."""
     layout = spec.layout
     per_step = layout.micro_batch_size * (layout.grad_accum_steps if extrapolation_of(spec) is None else 1)
-    is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(is_finite_number, samples))
-    if not is_list or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
+    is_whole = samples is not None and len(samples) == layout.data_parallel
+    if not is_whole or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
         expected = f"{layout.data_parallel} times a multiple of {per_step}"
         return f"samples per data-parallel rank are {samples!r}, not {expected}"
     return None

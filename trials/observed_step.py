@@ -3,13 +3,12 @@ what of it contradicts the trial. Pure; standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import isclose
-from typing import Any
 
 from search_spaces.layouts.layout import Layout
-from trials.json_types import FieldTypes, is_flag, is_integer, is_list_of, is_number, is_text, or_null, require_types
+from trials.outcome_types import ObservedStep
 from trials.trial import TrialSpec
 
 GRADIENT_TOLERANCE = 1e-5
@@ -17,79 +16,6 @@ GRADIENT_TOLERANCE = 1e-5
 where each added in its own order. The norms of two batches differ in the second or third digit."""
 
 _REPLICATED = "DistributedDataParallel"
-
-
-@dataclass(frozen=True)
-class ObservedStep:
-    """One rank's second optimizer step; a field that could not be seen is None or empty.
-
-    `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
-    `local_parameters` those of this rank's shards, `optimizer_parameters` those that torch's own optimizers hold.
-    `inputs` are the shapes of the token tensors that the outermost module got, each followed by its number of calls;
-    `input_sum` is the sum of the first one. `wrapper` is the class that reduces or shards gradients, `zero_stage` that
-    of DeepSpeed or FSDP1. `reduces` is False where DDP did not reduce the last gradients (no_sync). `gradient_norms`
-    are those of the first, the last and all gradients that every rank has whole.
-
-    Of all ranks together, `ranks` counts those that reported, `other_inputs` are the inputs that differ from the first
-    rank's, `batches` counts their different first batches, and `is_reduced` tells whether ranks of different batches
-    had the same gradients.
-    """
-
-    at_s: float | None = None
-
-    world_size: int | None = None
-    parameters: int | None = None
-    trainable_parameters: int | None = None
-    local_parameters: int | None = None
-    optimizer_parameters: int | None = None
-    inputs: tuple[tuple[int, ...], ...] = ()
-    input_sum: float | None = None
-    wrapper: str | None = None
-    zero_stage: int | None = None
-    reduces: bool | None = None
-    gradient_norms: tuple[float, ...] = ()
-    ranks: int | None = None
-    other_inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    batches: int | None = None
-    is_reduced: bool | None = None
-
-    @classmethod
-    def from_json(cls, data: Any) -> ObservedStep:
-        """The inverse of `to_json`; ValueError for anything else."""
-        if not isinstance(data, Mapping) or not set(data) <= set(cls.__dataclass_fields__):
-            raise ValueError("observed_step has other fields")
-        require_types(data, _TYPES, "observed_step's")
-        lists = {
-            "gradient_norms": tuple(data.get("gradient_norms", ())),
-            "inputs": _shapes(data.get("inputs", ())),
-            "other_inputs": tuple(map(_shapes, data.get("other_inputs", ()))),
-        }
-        return cls(**dict(data) | lists)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def _shapes(lists: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, lists))
-
-
-_is_list_of_shapes = is_list_of(lambda one: is_list_of(is_integer)(one) and len(one) > 1)
-_TYPES: FieldTypes = {
-    "a whole number or null": (
-        (
-            *("world_size", "parameters", "trainable_parameters", "local_parameters", "optimizer_parameters"),
-            *("zero_stage", "ranks", "batches"),
-        ),
-        or_null(is_integer),
-    ),
-    "a list of shapes": (("inputs",), _is_list_of_shapes),
-    "a list of lists of shapes": (("other_inputs",), is_list_of(_is_list_of_shapes)),
-    "a number or null": (("at_s", "input_sum"), or_null(is_number)),
-    "a list of numbers": (("gradient_norms",), is_list_of(is_number)),
-    "text or null": (("wrapper",), or_null(is_text)),
-    "true, false or null": (("reduces", "is_reduced"), or_null(is_flag)),
-}
 
 
 def of_all_ranks(ranks: Sequence[ObservedStep]) -> ObservedStep:

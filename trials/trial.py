@@ -6,31 +6,54 @@ Standard library only: the trial program imports this on a compute node.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from search_spaces.decoding import T, decode
+from search_spaces.decoding import Amount, Bound, Count, JsonObject, WrittenAs
 from search_spaces.engines import PARLAY, is_emulated
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.json_types import (
-    FieldTypes,
-    is_flag,
-    is_integer,
-    is_list_of,
-    is_number,
-    is_object,
-    is_text,
-    or_null,
-    require_types,
-)
 from trials.measure_rules import MeasureRules
-from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of, ranks_fault
+from trials.outcome_types import (
+    Fingerprint,
+    FullestRank,
+    LayoutProof,
+    MeasuredMetrics,
+    SlowestRank,
+    ThroughputBound,
+)
 
-SPEC_SCHEMA = "parlay.spec/1"
-OUTCOME_SCHEMA = "parlay.outcome/1"
+
+def utc_text(epoch_s: float | None = None) -> str:
+    """UTC RFC 3339 with `Z`, microseconds kept; now when no time is given. ValueError beyond the year 9999."""
+    try:
+        moment = datetime.now(timezone.utc) if epoch_s is None else datetime.fromtimestamp(epoch_s, timezone.utc)
+    except OverflowError as error:
+        raise ValueError(f"{epoch_s} is not a time") from error
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def utc_seconds(text: Any) -> float:
+    """Seconds since the epoch of `utc_text`'s form; ValueError for anything else."""
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r:.80} is not a time")
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+
+
+UtcSeconds = Annotated[float, WrittenAs(utc_text, utc_seconds)]
+"""UTC seconds since the epoch; RFC 3339 text in JSON."""
+
+
+def _is_utc(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(utc_seconds(text) is not None)
+    return False
+
+
+UtcText = Annotated[str, Bound("a UTC time", _is_utc)]
 
 
 class LowerStrEnum(str, Enum):
@@ -129,9 +152,15 @@ class Rendezvous:
     kind: str = "file"
 
 
+def _has_kind(trainer: Mapping[str, Any]) -> bool:
+    return isinstance(trainer.get("kind"), str)
+
+
 @dataclass(frozen=True)
-class TrialSpec:
+class TrialSpec(JsonObject):
     """spec.json: the whole input of a trial program. Immutable; written once, before the launch."""
+
+    SCHEMA = "parlay.spec/1"
 
     search_id: str
     trial: str
@@ -149,7 +178,9 @@ class TrialSpec:
     accelerator: str
     measure: MeasureRules
     """The trial's own time limit is `measure.time_limit_s`, counted from its start on its own clock."""
-    trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": PARLAY})
+    trainer: Annotated[Mapping[str, Any], Bound("an object with a kind", _has_kind)] = field(
+        default_factory=lambda: {"kind": PARLAY}
+    )
     """The `trainer` section of search.json."""
     seed: int = 1234
     rendezvous: Rendezvous = Rendezvous()
@@ -174,19 +205,6 @@ class TrialSpec:
         """True if it trains on a dataset, `trainer["data"]`, rather than on synthetic sequences."""
         return self.trainer.get("data", {}).get("kind") == "tokens"
 
-    def to_json(self) -> dict[str, Any]:
-        data = asdict(self) | {"kind": self.kind.value, "trainer": dict(self.trainer)}
-        return {"schema": SPEC_SCHEMA} | data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TrialSpec:
-        """The inverse of `to_json`; ValueError for other data or a trainer without a kind, InputError for a bad layout
-        or model."""
-        spec = decode_as(cls, SPEC_SCHEMA, data)
-        if not isinstance(spec.trainer.get("kind"), str):
-            raise ValueError(f"its trainer is {dict(spec.trainer)!r:.80}, not an object with a kind")
-        return spec
-
 
 class OutcomeStatus(LowerStrEnum):
     MEASURED = "measured"
@@ -196,37 +214,34 @@ class OutcomeStatus(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """outcome.r0.json: the trial program's report, renamed into place once complete.
+class Outcome(JsonObject):
+    """outcome.r0.json: the trial program's report, renamed into place once complete."""
 
-    `measured` is the measurement (of a pruned trial so far, of one out of time an upper bound; an empty object in JSON
-    where there is none), `proof` the counts that show that the layout took effect, `excerpt` the first real traceback,
-    `phase` the phase at the end (`start`, `build`, `warmup`, `measured`), `rank` the reporting rank.
-    """
+    SCHEMA = "parlay.outcome/1"
 
     search_id: str
     trial: str
     attempt: str
     nonce: str
     status: OutcomeStatus
-    restart: int = 0
+    restart: Count = 0
     """Number of the run: SLURM_RESTART_COUNT or 0."""
     reason: FailureReason | None = None
     phase: str | None = None
     """Phase of the failure: `start`, `build`, `warmup` or `measured`."""
-    rank: int | None = None
-    """Rank that failed first."""
+    rank: Count | None = None
+    """Rank that failed first; of a measurement the reporting one."""
     excerpt: str | None = None
+    """First real traceback."""
     flags: tuple[Flag, ...] = ()
-    measured: MeasuredMetrics | ThroughputBound | None = None
-    proof: Mapping[str, Any] = field(default_factory=dict)
-    """`LayoutProof`."""
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """`Fingerprint`."""
-    slowest_rank: Mapping[str, Any] = field(default_factory=dict)
-    """`SlowestRank`; an empty object where ranks cannot be compared."""
-    fullest_rank: Mapping[str, Any] = field(default_factory=dict)
-    """`FullestRank`; an empty object where it is unknown."""
+    measured: ThroughputBound | MeasuredMetrics | None = None
+    """Measurement, of a pruned trial so far; an upper bound of one out of time."""
+    proof: LayoutProof = field(default_factory=lambda: LayoutProof())
+    """Counts that show that the layout took effect."""
+    fingerprint: Fingerprint = field(default_factory=lambda: Fingerprint())
+    slowest_rank: SlowestRank | None = None
+    """None where ranks cannot be compared."""
+    fullest_rank: FullestRank | None = None
     step_times_s: tuple[float, ...] = ()
     """Times of all steps, those of warm-up first."""
     started_at: str | None = None
@@ -238,41 +253,6 @@ class Outcome:
     def metrics(self) -> MeasuredMetrics | None:
         """The measurement, complete or until the trial was pruned."""
         return self.measured if isinstance(self.measured, MeasuredMetrics) else None
-
-    def to_json(self) -> dict[str, Any]:
-        measured = {} if self.measured is None else self.measured.to_json()
-        return {"schema": OUTCOME_SCHEMA} | asdict(self) | {"measured": measured}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        """The inverse of `to_json`. ValueError for another schema, an unknown value, or a wrong set of fields or
-        types."""
-        require_schema(data, OUTCOME_SCHEMA)
-        require_types(data, _OUTCOME_TYPES, "the outcome's")
-        values = {name: value for name, value in data.items() if name != "schema"}
-        values["status"] = OutcomeStatus(data.get("status"))
-        values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
-        values["flags"] = tuple(map(Flag, data.get("flags", ())))
-        values["step_times_s"] = tuple(data.get("step_times_s", ()))
-        values["measured"] = measured_of(data.get("measured", {}))
-        if (fault := ranks_fault(data)) is not None:
-            raise ValueError(fault)
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ValueError(f"an outcome with missing or unknown fields: {error}") from error
-
-
-_OUTCOME_TYPES: FieldTypes = {
-    "text": (("search_id", "trial", "attempt", "nonce"), is_text),
-    "text or null": (("phase", "excerpt", "started_at", "ended_at"), or_null(is_text)),
-    "a whole number": (("restart",), is_integer),
-    "a whole number or null": (("rank",), or_null(is_integer)),
-    "true, false or null": (("started_warm",), or_null(is_flag)),
-    "a list of texts": (("flags",), is_list_of(is_text)),
-    "a list of numbers": (("step_times_s",), is_list_of(is_number)),
-    "an object": (("measured", "proof", "fingerprint", "slowest_rank", "fullest_rank"), is_object),
-}
 
 
 @dataclass(frozen=True)
@@ -290,21 +270,21 @@ class Attempt:
     trial: str
     attempt: str
     nonce: str
-    num_nodes: int
-    time_limit_s: float
+    num_nodes: Count
+    time_limit_s: Amount
     reserved_s: float | None = None
     exclude: tuple[str, ...] = ()
     state: TrialState = TrialState.SUBMITTED
     job_id: str | None = None
     nodes: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
-    submitted_at: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    unknown_since: float | None = None
+    submitted_at: UtcSeconds | None = None
+    started_at: UtcSeconds | None = None
+    ended_at: UtcSeconds | None = None
+    unknown_since: UtcSeconds | None = None
     waits_for: str | None = None
-    restart: int = 0
-    earlier_node_hours: float = 0.0
+    restart: Count = 0
+    earlier_node_hours: Amount = 0.0
     node_hours: float | None = None
     billed_hours: float | None = None
     reason: FailureReason | None = None
@@ -348,7 +328,11 @@ class Trial:
     reason: FailureReason | None = None
     prediction: Mapping[str, Any] | None = None
     attempts: tuple[Attempt, ...] = ()
-    proposed_at: float | None = None
+    proposed_at: UtcSeconds | None = None
+
+    @property
+    def layout_key(self) -> str:
+        return self.layout.key
 
     @property
     def last_attempt(self) -> Attempt | None:
@@ -377,30 +361,3 @@ class Trial:
         """The trial with this attempt added, or replacing the one of its name."""
         kept = tuple(a for a in self.attempts if a.attempt != attempt.attempt)
         return replace(self, attempts=tuple(sorted((*kept, attempt), key=lambda a: int(a.attempt[1:]))))
-
-
-def require_schema(data: Mapping[str, Any], schema: str) -> None:
-    """ValueError unless `data` is of this kind and version."""
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{data!r:.80} is not an object")
-    if data.get("schema") != schema:
-        raise ValueError(f"schema is {str(data.get('schema'))!r}, this Parlay reads {schema}")
-
-
-def decode_as(kind: type[T], schema: str, data: Mapping[str, Any]) -> T:
-    """The dataclass whose fields stand beside this schema. ValueError for anything else."""
-    require_schema(data, schema)
-    return decode(kind, {name: value for name, value in data.items() if name != "schema"})
-
-
-def utc_text(epoch_s: float | None = None) -> str:
-    """UTC RFC 3339 with `Z`, microseconds kept; now when no time is given."""
-    moment = datetime.now(timezone.utc) if epoch_s is None else datetime.fromtimestamp(epoch_s, timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def utc_seconds(text: Any) -> float:
-    """Seconds since the epoch of `utc_text`'s form; ValueError for anything else."""
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r:.80} is not a time")
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()

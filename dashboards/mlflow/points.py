@@ -6,6 +6,7 @@ the same points.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,7 +19,6 @@ from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.analysis.search_cost import SearchCost, trial_billed_hours
 from trials.analysis.verdict import baseline_key_of, counts_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder
-from trials.json_types import is_finite_number
 from trials.ledger.events import SearchRecord
 from trials.measurement.node_metrics import MAX_NODES, read_samples
 from trials.measurement.step_log import StepRecord, read_metrics
@@ -52,8 +52,12 @@ def require_valid(points: list[Point]) -> list[Point]:
 
 def _points(values: Mapping[str, Any], time_ms: int, step: int = 0) -> list[Point]:
     """Points of the known values, rounded to as many digits as MLflow's tables show."""
-    known = {name: float(value) for name, value in values.items() if is_finite_number(value)}
+    known = {name: float(value) for name, value in values.items() if _is_number(value)}
     return [Point(name, float(f"{value:.{_DIGITS}g}"), time_ms, step) for name, value in known.items()]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
@@ -66,7 +70,8 @@ def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
         dict(flat_items(last.outcome.measured.to_json())) if last.outcome and last.outcome.measured else {}
     )
     if last.outcome is not None:
-        values |= flat_items({"slowest_rank": last.outcome.slowest_rank, "fullest_rank": last.outcome.fullest_rank})
+        ranks = {name: getattr(last.outcome, name) or {} for name in ("slowest_rank", "fullest_rank")}
+        values |= flat_items(ranks)
     if trial.measured is not None:
         values |= _objective_values(search, trial) | {"speedup": _speedup(search, trial)}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
@@ -165,7 +170,7 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
 
 
 def _end_points(search: SearchRecord, step: int) -> list[Point]:
-    """Node-hours of an ended search with those of idle pilots, of drivers and of the fabric check, which belong to no
+    """Node-hours of an ended search with those of idle pilots and of the fabric check, which belong to no
     trial, where there were some; its billing hours, and the hours of training that pay it back."""
     if search.ended_at is None:
         return []
@@ -175,10 +180,9 @@ def _end_points(search: SearchRecord, step: int) -> list[Point]:
     values = {"billed_hours": cost.billed_hours, "pay_back_training_hours": pay_back_hours}
     if speedup is not None:
         values |= {"speedup": speedup.ratio, "speedup_low": speedup.low, "speedup_high": speedup.high}
-    if search.pilots or search.driver_jobs or search.fabric_check:
+    if search.pilots or search.fabric_check:
         share = search_node_time(search).measured_share
-        totals = {"node_hours_used": search.node_hours_used, "driver_node_hours": search.driver_node_hours or None}
-        values |= totals | {"measured_share": share}
+        values |= {"node_hours_used": search.node_hours_used, "measured_share": share}
     return _points(values, past_ms(search, search.ended_at), step)
 
 

@@ -16,6 +16,7 @@ from dashboards.report.log_excerpts import format_excerpt
 from dashboards.report.setup import setup_rows
 from dashboards.text import escape_markdown
 from dashboards.trial_text import failure_cause, layout_name
+from search_spaces.decoding import encode
 from search_spaces.layouts.short_name import varying_axes
 from search_spaces.plain_file import read_plain
 from trials.analysis.final_rounds import finals_end_of
@@ -25,7 +26,6 @@ from trials.files.folders import SearchFolder
 from trials.files.text import tail
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, TrialState, utc_text
-from trials.trial_json import attempt_json, trial_json, with_times
 
 NOTE = "mlflow.note.content"
 """Tag of the description, which people edit too."""
@@ -223,16 +223,17 @@ def _trial_status(trial: Trial) -> RunStatus:
 
 def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
     last = trial.last_attempt
+    slowest = last.outcome.slowest_rank if last and last.outcome else None
     return _tags(
         {
             "parlay.search_id": search.search_id,
-            **{f"parlay.{name}": word for name, word in trial_json(trial, "trial", "state", "reason").items()},
+            **{f"parlay.{name}": word for name, word in encode(trial, "trial", "state", "reason").items()},
             "parlay.kind": TRIAL_KINDS[trial.kind],
             "parlay.attempt": last.attempt if last else None,
             "parlay.flags": ",".join(trial.flags),
             "parlay.job_id": last.job_id if last else None,
             "parlay.nodes": ",".join(last.nodes) if last else None,
-            "parlay.slowest_node": last.outcome.slowest_rank.get("host") if last and last.outcome else None,
+            "parlay.slowest_node": slowest["host"] if slowest else None,
         }
     )
 
@@ -262,7 +263,7 @@ def _trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
     if last is None:
         return {}
     attempt_folder = folder.attempt(trial.trial, last.attempt)
-    attempts = [with_times(attempt_json(attempt, *_ATTEMPT_FIELDS)) for attempt in trial.attempts]
+    attempts = [encode(attempt, *_ATTEMPT_FIELDS) for attempt in trial.attempts]
     texts = {"attempts.json": _json(attempts)}
     if last.outcome is not None:
         texts[f"outcome.r{last.outcome.restart}.json"] = _json(last.outcome.to_json())

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dashboards.cost_text import describe_search_cost
 from dashboards.report.data import BestLayout, ReportData, TrialView
 from dashboards.terminal.headline import describe_ending
-from dashboards.terminal.progress import describe_driver_jobs, describe_node_time
+from dashboards.terminal.progress import describe_node_time
 from dashboards.text import with_full_stop
 from dashboards.trial_text import (
     REPLAYED_VALUE,
@@ -114,7 +114,7 @@ def describe_spending(data: ReportData) -> str | None:
     if data.replayed_table:
         return None
     found, cost = data.progress.node_time, data.progress.cost
-    told = (describe_node_time(found), describe_driver_jobs(found), describe_search_cost(cost))
+    told = (describe_node_time(found), describe_search_cost(cost))
     known = [words for words in (*told, *data.progress.fabric_check) if words is not None]
     return " ".join(f"{_capitalized(words)}." for words in known) or None
 

@@ -87,7 +87,7 @@ def _trainer(spec: Mapping[str, Any], layouts: Sequence[RankedLayout]) -> str | 
 def _versions(layouts: Sequence[RankedLayout]) -> Iterator[str]:
     """Software of the first run that is known, with its versions."""
     outcomes = (last.outcome for layout in layouts for run in layout.runs if (last := run.last_attempt) is not None)
-    fingerprint = next((outcome.fingerprint for outcome in outcomes if outcome is not None), {})
+    fingerprint: Mapping[str, Any] = next((outcome.fingerprint for outcome in outcomes if outcome is not None), {})
     for name in COMPARABLE:
         if name not in _NO_SOFTWARE and fingerprint.get(name):
             yield f"{name} {fingerprint[name]}"

@@ -109,13 +109,6 @@ def describe_node_time(found: NodeTime) -> str | None:
     return f"{words}; {', '.join(shown)}" if shown else words
 
 
-def describe_driver_jobs(found: NodeTime) -> str | None:
-    """Node-hours of the Slurm jobs that drivers ran in; None without any."""
-    if not found.driver_node_hours:
-        return None
-    return f"the driver's own job took {found.driver_node_hours:.3f} of {found.node_hours:.3f} node-hours"
-
-
 _SMALLEST_SHARE = 0.005
 _STARTUP_GROUPS = {
     "imports": (StartupPart.IMPORT,),

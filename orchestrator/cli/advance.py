@@ -82,14 +82,15 @@ def _advance(found: OwnSearch) -> SearchRecord:
     from orchestrator.lifecycle.create import reopen_search
     from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.notify import is_notification_due
-    from orchestrator.lifecycle.signals import DriverSignals
+    from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.schema.notify import NotifyEvent
 
     is_notified = not is_notification_due(found.folder, found.spec, NotifyEvent.END)
     if found.record.state.is_ended and is_notified and found.folder.measured.exists():
         return found.record
     started = reopen_search(found, contacts_tracking=False)
-    with driving(started) as driver, DriverSignals().handling(driver):
+    signals = StopSignals()
+    with driving(started) as driver, signals.handling(), signals.stopping(driver):
         return driver.advance()
 
 

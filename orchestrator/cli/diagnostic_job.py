@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.cli.options import loading, to_overrides
 from orchestrator.cli.output import Exit, log, warn
-from orchestrator.lifecycle.signals import CancelOnSignal, code_after
+from orchestrator.lifecycle.signals import StopSignals
 from search_spaces.errors import InputError, Problem
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
@@ -59,7 +59,7 @@ def run_job(
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.lifecycle.create import with_environment_options
 
-    spec, stop = with_environment_options(spec, os.environ), CancelOnSignal()
+    spec, stop = with_environment_options(spec, os.environ), StopSignals()
     folder = SearchFolder(spec.work_dir / f"{verb}-{secrets.token_hex(3)}")
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=cluster)
@@ -70,7 +70,7 @@ def run_job(
             return work(AttemptRunner(launcher, stop.is_requested), folder)
     except KeyboardInterrupt as interrupt:
         problem = Problem("interrupted", f"{verb} was interrupted", fix="run it again")
-        raise Exit(code_after(stop), problem) from interrupt
+        raise Exit(stop.exit_code, problem) from interrupt
 
 
 def format_cluster(cluster: Cluster) -> str:

@@ -7,6 +7,7 @@ A process, a Ray actor, a Slurm job and cron start it, and read its exit code.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from orchestrator.cli.options import (
     SearchFilePath,
     SearchId,
     WorkDir,
-    loading,
+    naming_options,
     require_dry_run,
     to_overrides,
 )
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.lifecycle.driver_job import DriverChain
-    from orchestrator.lifecycle.signals import CancelOnSignal, DriverSignals
+    from orchestrator.lifecycle.signals import StopSignals
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -69,6 +70,7 @@ def run(
     scripts: Scripts = None,
 ) -> None:
     from orchestrator.cli.upper_limit import describe_upper_limit
+    from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import create_search, validate_search
     from orchestrator.lifecycle.dry_run import dry_run_of
 
@@ -78,8 +80,8 @@ def run(
     changes = to_overrides(sets, **named, against=against, layouts=layouts)
     require_dry_run(dry_run, scripts)
     with ExitStack() as held:
-        with loading(search_file, changes) as spec:
-            search = validate_search(spec)
+        with naming_options(changes):
+            search = validate_search(load_search_file(search_file, [change.text for change in changes]))
             if dry_run:
                 print_result(*dry_run_of(search.spec, search.space, scripts))
                 return
@@ -166,12 +168,12 @@ def drive_here(
     """
     from dashboards.terminal.live_table import LiveView
     from orchestrator.lifecycle.drive import driving
-    from orchestrator.lifecycle.signals import DriverSignals
+    from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.search.context import NO_CALLBACKS
 
     spec, folder = started.spec, started.folder
     use_times_in(folder.driver_log)
-    signals, callbacks = DriverSignals(), NO_CALLBACKS
+    signals, callbacks = StopSignals() if chain is None else chain.signals, NO_CALLBACKS
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     if not is_quiet():
         callbacks = replace(callbacks, on_event=view.update)
@@ -179,14 +181,14 @@ def drive_here(
         callbacks = replace(callbacks, grant_slots=grant_slots)
     with (
         resumable(folder),
-        nullcontext() if chain is None else chain.handling_signals(),
+        nullcontext() if chain is None else signals.handling(signal.SIGUSR1),
         nullcontext() if is_quiet() else view,
     ):
         if chain is not None:
             chain.wait_for_lease(folder)
             callbacks = replace(callbacks, heartbeat=chain.ensure_next_link)
-        handling = signals.handling if chain is None else chain.driver_context
-        with driving(started, callbacks, is_in_job=chain is not None) as driver, handling(driver):
+        around = signals.handling() if chain is None else chain.keeping_next_link()
+        with driving(started, callbacks, is_in_job=chain is not None) as driver, around, signals.stopping(driver):
             record = driver.run()
         if chain is not None:
             chain.finish(record.state.is_ended)
@@ -197,17 +199,15 @@ def drive_here(
 
 
 def _exit_unended(
-    record: SearchRecord, folder: SearchFolder, signals: DriverSignals, chain: DriverChain | None
+    record: SearchRecord, folder: SearchFolder, signals: StopSignals, chain: DriverChain | None
 ) -> NoReturn:
-    from orchestrator.lifecycle.signals import code_after
-
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
         warn(f"left in flight, with the launcher's ids: {', '.join(jobs)}")
     if chain is not None and chain.has_next_link:
         log("stopped; the next job of the chain continues the search")
         raise Exit(ExitCode.SUCCESS)
     warn(f"stopped; nothing is lost: {resume_fix(folder)}")
-    raise Exit(code_after(signals) if chain is None else ExitCode.STOPPED_EARLY)
+    raise Exit(signals.exit_code if chain is None else ExitCode.STOPPED_EARLY)
 
 
 def require_local_driver(executor: ExecutorKind) -> None:
@@ -222,10 +222,10 @@ def drive_in_ray(started: RunnableSearch) -> None:
 
     A signal stops it at its next safe point and leaves trials in flight running.
     """
-    from orchestrator.lifecycle.signals import CancelOnSignal, code_after
+    from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.records.lookup import find_search
 
-    stop = CancelOnSignal()
+    stop = StopSignals()
     log(f"driven in Ray; its log is {started.folder.driver_log}")
     ended = _run_in_ray(started, stop)
     if ended.problem is not None or not ended.said:
@@ -237,11 +237,11 @@ def drive_in_ray(started: RunnableSearch) -> None:
     print_search(record, started.folder, started.spec)
     if not record.state.is_ended:
         warn(f"stopped; nothing is lost: {resume_fix(started.folder)}")
-        raise Exit(code_after(stop))
+        raise Exit(stop.exit_code)
     exit_with(exit_code_of(record))
 
 
-def _run_in_ray(started: RunnableSearch, stop: CancelOnSignal) -> DriverExit:
+def _run_in_ray(started: RunnableSearch, stop: StopSignals) -> DriverExit:
     from orchestrator.lifecycle.driver_job import parlay_command
     from orchestrator.service.executors import make_executor
 

@@ -38,7 +38,7 @@ def rebuild(
     searches = find_search_folders(folders or [work_dir])
     if (aside := put_aside_damaged(url)) is not None:
         warn(f"the ledger was damaged: it is kept as {aside}, and rebuilt from these folders")
-    with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
+    with closing(LedgerWriter(url, may_rebuild=True)) as writer, closing(LedgerReader(url)) as reader:
         done = [rebuild_one(folder, writer, reader) for folder in searches]
     lines = [f"{one.search_id}  {one.result}  {one.num_events} events  {one.folder}" for one in done]
     kept = None if aside is None else str(aside)

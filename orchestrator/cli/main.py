@@ -25,24 +25,26 @@ from orchestrator.cli.verbs import app
 from orchestrator.common.exit_codes import ExitCode
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Without `words` it is this process's, which is set up for it."""
+    is_whole = words is None
+    words = list(sys.argv[1:] if words is None else words)
+    if is_whole:
+        _set_up_process()
+    with ending(as_json="--json" in words) as end:
+        end.code = _command()(words, prog_name="parlay", standalone_mode=False) or ExitCode.SUCCESS
+    if is_whole:
+        for stream in (sys.stdout, sys.stderr):
+            discard_output(stream)
+    return int(end.code)
+
+
+def _set_up_process() -> None:
     os.umask(0o077)  # files of a search are private, whatever the machine's default
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without "±" must not make a command fail
     is_whole_process.set(True)
-    code = run(list(sys.argv[1:] if arguments is None else arguments))
-    for stream in (sys.stdout, sys.stderr):
-        discard_output(stream)
-    sys.exit(int(code))
-
-
-def run(words: Sequence[str]) -> int:
-    """Run one command and return its exit code. A bug prints its traceback, and with --json an object too."""
-    with ending(as_json="--json" in words) as end:
-        end.code = _command()(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.SUCCESS
-    return end.code
 
 
 @cache
@@ -51,4 +53,4 @@ def _command() -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

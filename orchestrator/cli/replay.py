@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, exit_with, log, print_result, warn
 from orchestrator.common.exit_codes import ExitCode
-from orchestrator.lifecycle.signals import CancelOnSignal, code_after
+from orchestrator.lifecycle.signals import StopSignals
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def replay(
     rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
-    stop, table = CancelOnSignal(), loaded.recipe.replayed_table
+    stop, table = StopSignals(), loaded.recipe.replayed_table
     try:
         result = run_replay(configured, python, kind, rules, work_dir, stop)
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
             log(_format_replay(interrupt.result, table))
         problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
-        raise Exit(code_after(stop), problem) from interrupt
+        raise Exit(stop.exit_code, problem) from interrupt
     except OSError as error:
         problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
         raise Exit(ExitCode.REFUSED, problem) from error

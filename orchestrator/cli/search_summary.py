@@ -12,7 +12,6 @@ from dashboards.report.use_it import use_it
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
 from dashboards.terminal.live_table import console_for, in_flight_lines, limit_bars, results_table
 from dashboards.terminal.progress import (
-    describe_driver_jobs,
     describe_node_time,
     describe_time,
     format_node_hours,
@@ -92,8 +91,8 @@ def _node_time_lines(search: SearchRecord) -> list[str]:
     """Use of the node-hours, where a clock measured them."""
     if search.replayed_table is not None:
         return []
-    found = search_node_time(search)
-    return [words for words in (describe_node_time(found), describe_driver_jobs(found)) if words is not None]
+    words = describe_node_time(search_node_time(search))
+    return [] if words is None else [words]
 
 
 def _cost_lines(search: SearchRecord, verdict: SearchVerdict) -> list[str]:

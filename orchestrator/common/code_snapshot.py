@@ -13,6 +13,7 @@ import trials
 
 COMPUTE_SIDE = (
     "search_spaces/__init__.py",
+    "search_spaces/declared.py",
     "search_spaces/decoding.py",
     "search_spaces/engines.py",
     "search_spaces/errors.py",
@@ -32,7 +33,6 @@ COMPUTE_SIDE = (
     "search_spaces/rules/check.py",
     "search_spaces/rules/engine_rules.py",
     "search_spaces/rules/rule.py",
-    "search_spaces/rules/torchtitan_rules.py",
     "search_spaces/rules/trainer_rules.py",
     "search_spaces/schema/__init__.py",
     "search_spaces/schema/unsafe_text.py",
@@ -40,7 +40,6 @@ COMPUTE_SIDE = (
     "trials/attempt_result.py",
     "trials/failure_policy.py",
     "trials/observed_step.py",
-    "trials/json_types.py",
     "trials/measure_rules.py",
     "trials/outcome_types.py",
     "trials/trial.py",

@@ -17,7 +17,7 @@ from orchestrator.config.spec import SearchSpec, with_location
 from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.search_file import SearchFile, SearchSection
-from orchestrator.schema.slurm_start import resolved_image
+from orchestrator.schema.slurm import resolved_image
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
@@ -281,7 +281,7 @@ def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
     from search_spaces.tables.benchmark_problem import problem_for
     from search_spaces.tables.measured_table import read_table
 
-    observations = read_table(table).require_valid().observations
+    observations = read_table(table)
     return problem_for(observations, file.model.shape(), file.cluster.cluster(), file.global_batch_size).layouts
 
 
@@ -290,4 +290,4 @@ def _require_rows_of(table: Path, cluster: Cluster) -> None:
     from search_spaces.tables.benchmark_problem import measured_on
     from search_spaces.tables.measured_table import read_table
 
-    measured_on(read_table(table).require_valid().observations, cluster)
+    measured_on(read_table(table), cluster)

@@ -15,7 +15,7 @@ from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, OPTIONS,
 from search_spaces.schema.setting_axes import MAX_LENGTH, require_option_value
 from search_spaces.schema.unsafe_text import looks_secret, secret_problem
 from slurm.environment import RANK_NAMES
-from slurm.option_checks import VISIBLE_DEVICES
+from slurm.request import VISIBLE_DEVICES
 from trials.trainers.command.template import placeholders_in
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.registry import TRAINERS

@@ -12,7 +12,7 @@ from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
 from orchestrator.schema.launcher import LauncherSection
 from orchestrator.schema.notify import NotifySection
 from orchestrator.schema.search_file import SearchSection
-from search_spaces.decoding import decode
+from search_spaces.decoding import decode, require_schema
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
@@ -28,7 +28,7 @@ from trials.analysis.training_rate import Checkpoints, TrainingRate, training_ra
 from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
 from trials.schema.trainer_section import TrainerSection
-from trials.trial import Trial, require_schema
+from trials.trial import Trial
 
 if TYPE_CHECKING:
     from trials.ledger.events import FabricCheck

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import fields as dataclass_fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import yaml
 
 from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
-from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
+from search_spaces.hardware.links import NIC_EFFICIENCY, Bandwidth, Fabric, LinkDomain, Links
 from search_spaces.plain_file import open_named
 from trials.diagnostics.calibration import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
 from trials.files.text import plural
@@ -64,35 +65,26 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
         "num_nodes": cluster.num_nodes,
     }
     if links is not None:
-        fields["links"] = _drop_unknown({"domains": [_drop_unknown(domain) for domain in links.to_json()["domains"]]})
-        if links.fabric is not None:
-            fields["links"]["fabric"] = _fabric_fields(links.fabric)
+        fields["links"] = _given(links)
     if measured is not None:
-        fields["measured"] = _drop_unknown(asdict(measured))
+        fields["measured"] = _given(measured)
     return fields
+
+
+def _given(value: Any) -> Any:
+    """A declared value as the file has it: what is unknown or usual is left out."""
+    if isinstance(value, tuple):
+        return [_given(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    said = {f.name: (getattr(value, f.name), f.default) for f in dataclass_fields(value)}
+    return {name: _given(each) for name, (each, usual) in said.items() if each not in (None, (), {}, usual)}
 
 
 def is_written_by_calibrate(path: Path) -> bool:
     """True if calibrate wrote this file. Raises OSError if it cannot be read."""
     with open_named(path) as stream:
         return stream.readline(len(FIRST_LINE) + 1).decode(errors="replace").rstrip("\n") == FIRST_LINE
-
-
-def _fabric_fields(fabric: Fabric) -> dict[str, Any]:
-    gathered = dict(fabric.gather_by_nodes)
-    return _drop_unknown(
-        {
-            "nic_gb_per_s": fabric.nic_gb_per_s,
-            "latency_us": fabric.latency_us,
-            "p2p_gb_per_s": fabric.p2p_gb_per_s,
-            "kind": None if fabric.kind == "infiniband" else fabric.kind,
-            "all_to_all_gb_per_s": fabric.all_to_all_gb_per_s,
-            "by_nodes": [
-                _drop_unknown({"num_nodes": nodes, "bus_gb_per_s": rate, "gather_gb_per_s": gathered.get(nodes)})
-                for nodes, rate in fabric.by_nodes
-            ],
-        }
-    )
 
 
 def _domains(cluster: Cluster, found: Measurements) -> Iterator[LinkDomain]:
@@ -147,19 +139,15 @@ def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
     ranks = cluster.gpus_per_node
     if (inside := _ranks_in_domain(cluster, found)) > ranks:
         known = cluster.links.fabric if cluster.links is not None else None
-        reduces, gathers = _curves(found, ranks, inside)
         if known is None:
             return None
-        sent = _all_to_all(found, inside)
-        return replace(known, by_nodes=reduces, gather_by_nodes=gathers, all_to_all_gb_per_s=sent)
+        return replace(known, by_nodes=_curve(found, ranks, inside), all_to_all_gb_per_s=_all_to_all(found, inside))
     together = ranks * _pair(found, ranks, alone=False).gb_per_s
-    reduces, gathers = _curves(found, ranks, ranks)
     return Fabric(
         nic_gb_per_s=_rounded(together / NIC_EFFICIENCY),
         latency_us=_rounded(_hop_us(found, ranks)),
-        by_nodes=reduces,
+        by_nodes=_curve(found, ranks, ranks),
         p2p_gb_per_s=_rounded(_pair(found, ranks, alone=True).gb_per_s),
-        gather_by_nodes=gathers,
         kind="infiniband" if cluster.links is None or cluster.links.fabric is None else cluster.links.fabric.kind,
         all_to_all_gb_per_s=_all_to_all(found, ranks),
     )
@@ -175,13 +163,12 @@ def _all_to_all(found: Measurements, inside: int) -> float | None:
     return _rounded(widest.num_bytes * (1 - inside / widest.num_ranks) / widest.seconds / 1e9)
 
 
-def _curves(found: Measurements, ranks_per_node: int, inside: int) -> list[tuple[tuple[int, float], ...]]:
-    """Bandwidths of all-reduces and of all-gathers by number of nodes, of groups with more ranks than `inside`."""
+def _curve(found: Measurements, ranks_per_node: int, inside: int) -> tuple[Bandwidth, ...]:
+    """Bandwidths by number of nodes, of groups with more ranks than `inside`."""
     across = [size for size in _sizes(found) if size > inside]
-    return [
-        tuple((size // ranks_per_node, _rounded(_bus_gb_per_s(found, size, kind))) for size in across)
-        for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER)
-    ]
+    kinds = (Collective.ALL_REDUCE, Collective.ALL_GATHER)
+    rates = [[_rounded(_bus_gb_per_s(found, size, kind)) for kind in kinds] for size in across]
+    return tuple(Bandwidth(size // ranks_per_node, *rate) for size, rate in zip(across, rates, strict=True))
 
 
 def _hop_us(found: Measurements, gpus_per_node: int) -> float:
@@ -244,10 +231,6 @@ def _differ(a: float, b: float) -> bool:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _drop_unknown(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
 def _heading(found: Measurements, context: CalibrationContext) -> Iterator[str]:

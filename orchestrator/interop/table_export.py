@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.records.observations import seconds_between
+from search_spaces.decoding import encode
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
 from search_spaces.tables.csv_rows import escape_cell
 from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, Trial, utc_text
-from trials.trial_json import trial_json
 
 Row = dict[str, Any]
 
@@ -97,7 +97,8 @@ def _row(search: SearchRecord, trial: Trial) -> Row:
     prediction = trial.prediction or {}
     return {
         "search_id": search.search_id,
-        **trial_json(trial, "trial", "kind", "state", "reason", "layout_key", "proposed_at"),
+        **encode(trial, "trial", "kind", "state", "reason", "layout_key"),
+        "proposed_at": trial.proposed_at,
         "flags": " ".join(trial.flags) or None,
         **layout.to_json(),
         "global_batch_size": layout.global_batch_size,

@@ -72,16 +72,13 @@ class LaunchRequest:
 
 
 def trial_program(spec: TrialSpec) -> str:
-    """Return the module of every rank: Parlay's trainer, a diagnostic program, or another trainer's supervisor."""
+    """Return the module of every rank: Parlay's trainer and diagnostics, or another trainer's supervisor."""
     return _PROGRAMS.get(spec.trainer["kind"], "trials.external")
 
 
 _PROGRAMS = {
-    PARLAY: "trials.train",
+    **dict.fromkeys((PARLAY, "calibrate", "doctor", "fabric_check"), "trials.train"),
     "selftest": "trials.train.selftest",
-    "calibrate": "trials.train.calibrate",
-    "doctor": "trials.train.doctor",
-    "fabric_check": "trials.train.fabric",
 }
 
 

@@ -67,7 +67,7 @@ def make_launcher(
         rules = pilot_rules(section, cluster, parallel_trials) if section.has_pilots else None
         return _slurm_of(section, cluster, before_command, handover, rules, remaining_work)
     if section.table_path is not None:
-        observations = read_table(section.table_path).require_valid().observations
+        observations = read_table(section.table_path)
         return SimulatedLauncher(observations, section.queue_wait_s, not_before), None
     if section.kind == "ray" and section.address is not None:
         return _ray_at(section.address), None

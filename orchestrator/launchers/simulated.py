@@ -191,7 +191,7 @@ class SimulatedLauncher(Launcher):
 
 
 def _launched_at(folder: AttemptFolder) -> float | None:
-    launch = read_as(_SimulatedLaunch, SIMULATED_SCHEMA, folder.ranks)
+    launch = read_as(_SimulatedLaunch, folder.ranks, SIMULATED_SCHEMA)
     return None if launch is None else utc_seconds(launch.launched_at)
 
 

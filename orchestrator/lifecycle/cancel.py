@@ -23,7 +23,6 @@ from slurm.interface import SlurmUnreachable
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, SearchState
-from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
 
@@ -111,7 +110,7 @@ def _end_search(found: OwnSearch) -> SearchRecord:
 def _request_cancel(found: OwnSearch) -> None:
     """Write the cancel command into the ledger, after repairing it and adding the search if that is missing."""
     with closing(open_or_renew_ledger(found.ledger_url)) as ledger:
-        restore_rows(found.folder, Journal(found.folder.journal).read(), ledger)
+        restore_rows(found.folder, found.record, ledger)
     request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.signals import StopSignals
 from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
 from search_spaces.errors import ExternalError, InputError
@@ -25,9 +25,6 @@ from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
 from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import FencedError
-
-if TYPE_CHECKING:
-    from orchestrator.search.driver import Driver
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +140,10 @@ def _submit(slurm: Slurm, job: DriverJob) -> Submission:
 
 
 class DriverChain:
-    """Chain of driver's jobs, seen from the running one: handles its signals and keeps the next link in the queue."""
+    """Chain of driver's jobs, seen from the running one, whose next link it keeps in the queue.
+
+    Its `signals` are those of the running driver; SIGUSR1 says that the time limit is near.
+    """
 
     def __init__(self, slurm: Slurm, link: DriverJob, clock: Callable[[], float] = time.monotonic):
         """`link` is the next job, which depends on the end of this driver's job."""
@@ -151,49 +151,22 @@ class DriverChain:
         self._link = link
         self._clock = clock
         self._retry_at = 0.0
-        self._driver: Driver | None = None
         self.has_next_link = False
-        self.is_stop_requested = False
-        self._time_is_up = False
-
-    @contextmanager
-    def handling_signals(self) -> Iterator[None]:
-        """Stop the driver at its next safe point on USR1 (the time limit is near), TERM and INT.
-
-        A signal before the driver starts stops it when it does.
-        """
-        numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self.is_stop_requested = True
-        self._time_is_up |= number == signal.SIGUSR1
-        if self._driver is not None:
-            self._driver.stop_now()
+        self.signals = StopSignals()
 
     def wait_for_lease(self, folder: SearchFolder, sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait until the lease is free, LEASE_WAIT_S are over, or a stop is requested."""
         deadline = self._clock() + LEASE_WAIT_S
-        while not self.is_stop_requested and self._clock() < deadline:
+        while not self.signals.is_requested() and self._clock() < deadline:
             if lease_holder(folder, time.time()) is None:
                 return
             sleep(1.0)
 
     @contextmanager
-    def driver_context(self, driver: Driver) -> Iterator[None]:
-        """Submit the next link before the driver's loop, and let signals stop the loop.
-
-        When the driver fails by a bug the link is cancelled: it would fail the same way.
-        """
+    def keeping_next_link(self) -> Iterator[None]:
+        """Submit the next link before the driver's loop. When the driver fails by a bug it is cancelled: it would fail
+        the same way."""
         self.ensure_next_link()
-        self._driver = driver
-        if self.is_stop_requested:
-            driver.stop_now()
         try:
             yield
         except (ExternalError, OSError, LeaseLost, FencedError):
@@ -201,8 +174,6 @@ class DriverChain:
         except Exception:
             self.cancel_next_link()
             raise
-        finally:
-            self._driver = None
 
     def ensure_next_link(self) -> None:
         """Submit the next link unless one waits; a failed submission is retried, at most every RETRY_S."""
@@ -231,7 +202,7 @@ class DriverChain:
         """Before the driver exits: cancel the link of a search that has ended, or check it again at the time limit."""
         if has_ended:
             self.cancel_next_link()
-        elif self._time_is_up:
+        elif signal.SIGUSR1 in self.signals.received:
             self.has_next_link, self._retry_at = False, 0.0
             self.ensure_next_link()
 

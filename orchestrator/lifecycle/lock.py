@@ -14,7 +14,7 @@ from orchestrator.search.lease import HEARTBEAT_S, Lease, LeaseLost, acquire_lea
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity
 from trials.ledger.database import LedgerDamaged, put_aside_damaged
-from trials.ledger.journal import Journal
+from trials.ledger.journal import Journal, search_of
 from trials.ledger.writer import LedgerWriter
 
 _log = logging.getLogger(__name__)
@@ -44,22 +44,17 @@ class SearchLock:
         self.history = EventStore(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
         if not self.history.is_empty:
             self.ledger.set_folder(self.folder.search_id, str(self.folder.path))
-            self._copy_lease()
 
     def _renew_ledger(self, journal: Journal) -> None:
         self.ledger.close()
         self.ledger = renew_ledger(self.ledger_url)
-        if events := journal.read():
-            self.ledger.replace(self.folder.search_id, events, str(self.folder.path))
+        if (search := search_of(journal.path, self.folder.search_id, journal.read())) is not None:
+            self.ledger.replace(search, str(self.folder.path))
 
     def heartbeat(self) -> None:
         """Renew the lease when a heartbeat is due. Raises LeaseLost when another driver has taken over."""
         if time.time() - self.lease.heartbeat_at >= HEARTBEAT_S:
             self.lease = renew_lease(self.folder, self.lease, time.time())
-            self._copy_lease()
-
-    def _copy_lease(self) -> None:
-        self.ledger.copy_lease(self.folder.search_id, self.lease.fencing, self.lease.to_json())
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,78 +19,66 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-class DriverSignals:
-    """Ctrl-C once waits for running trials, twice stops; SIGTERM stops. The driver stops at its next safe point."""
+class StopSignals:
+    """SIGINT and SIGTERM as requests to stop, which raise nothing into the code that they interrupt.
 
-    def __init__(self) -> None:
-        self.is_terminated = False
-        self._interrupts = 0
-
-    @contextmanager
-    def handling(self, driver: Driver) -> Iterator[None]:
-        """Send signals to the driver within this block, then restore the previous handlers."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._interrupts += number == signal.SIGINT
-            self.is_terminated |= number == signal.SIGTERM
-            if number == signal.SIGTERM or self._interrupts > 1:
-                driver.stop_now()
-            else:
-                driver.interrupt()
-
-        with _handling(handle):
-            yield
-
-
-class CancelOnSignal:
-    """Ctrl-C and SIGTERM request a stop: the running job is cancelled, and no submission is interrupted half-way.
-
-    A second ctrl-C raises KeyboardInterrupt at once.
+    A driver stops at its next safe point; after one ctrl-C it waits for running trials first. Without a driver the
+    running job is cancelled, no submission is interrupted half-way, and a second ctrl-C raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
-        self.is_terminated = False
-        self._is_requested = False
+        self.received: list[int] = []
+        self._driver: Driver | None = None
 
     def is_requested(self) -> bool:
-        return self._is_requested
+        return bool(self.received)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code of a command that was stopped by them."""
+        return ExitCode.STOPPED_EARLY if signal.SIGTERM in self.received else ExitCode.INTERRUPTED
 
     @contextmanager
-    def handling(self) -> Iterator[None]:
-        """Record signals within this block, then restore the previous handlers."""
-        with _handling(self._on_signal):
+    def handling(self, *more: signal.Signals) -> Iterator[None]:
+        """Note these signals and `more` within this block, then restore the previous handlers.
+
+        Python delivers signals to its main thread only; in any other thread nothing is changed.
+        """
+        if threading.current_thread() is not threading.main_thread():
             yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM, *more)
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def stopping(self, driver: Driver) -> Iterator[None]:
+        """Stop the driver by signals within this block, also by those before it."""
+        self._driver = driver
+        self._stop()
+        try:
+            yield
+        finally:
+            self._driver = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._is_requested:
+        if self._driver is None and number == signal.SIGINT and signal.SIGINT in self.received:
             raise KeyboardInterrupt
-        self._is_requested = True
-        self.is_terminated |= number == signal.SIGTERM
+        self.received.append(number)
+        self._stop()
 
-
-def code_after(signals: DriverSignals | CancelOnSignal) -> ExitCode:
-    """Exit code of a command that was stopped by a signal."""
-    return ExitCode.STOPPED_EARLY if signals.is_terminated else ExitCode.INTERRUPTED
+    def _stop(self) -> None:
+        if self._driver is not None and self.received == [signal.SIGINT]:
+            self._driver.interrupt()
+        elif self._driver is not None and self.received:
+            self._driver.stop_now()
 
 
 def end_with(parent: int) -> bool:
     """Get SIGTERM when the thread of process `parent` that started this one ends; False if it has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     return os.getppid() == parent
-
-
-@contextmanager
-def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM with `handle` within this block.
-
-    Python delivers signals to its main thread only; in any other thread nothing is changed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

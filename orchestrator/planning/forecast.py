@@ -320,8 +320,10 @@ def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:
     else:
         notes = [assumed_links_note(cluster)] if cluster.links_are_assumed else []
     by_nodes = links.fabric.by_nodes if links is not None and links.fabric is not None else ()
-    if by_nodes and most_nodes > by_nodes[-1][0]:
-        notes.append(f"the fabric was measured up to {by_nodes[-1][0]} nodes; it is assumed to be as fast with more")
+    if by_nodes and most_nodes > by_nodes[-1].num_nodes:
+        notes.append(
+            f"the fabric was measured up to {by_nodes[-1].num_nodes} nodes; it is assumed to be as fast with more"
+        )
     elif not by_nodes and most_nodes > 2:
         notes.append(
             "the fabric was not measured by number of nodes: it is assumed to be as fast with many as with two"

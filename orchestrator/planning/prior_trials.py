@@ -120,7 +120,7 @@ def save_prior_trials(folder: SearchFolder, prior_trials: PriorTrials) -> None:
 
 def load_prior_trials(folder: SearchFolder) -> tuple[Observation, ...]:
     """Load what the search learns from, () without a file; InputError for a damaged file."""
-    return read_table(folder.warm_start).require_valid().observations if folder.warm_start.exists() else ()
+    return read_table(folder.warm_start) if folder.warm_start.exists() else ()
 
 
 def _unavailable(error: Exception) -> PriorTrials:
@@ -130,7 +130,7 @@ def _unavailable(error: Exception) -> PriorTrials:
 def _of_table(spec: SearchSpec, table: Path) -> PriorTrials:
     from search_spaces.tables.benchmark_problem import measured_on
 
-    rows = measured_on(read_table(table).require_valid().observations, spec.cluster)
+    rows = measured_on(read_table(table), spec.cluster)
     chosen, useless = _select(_spread_evenly(rows))
     emulated = sum(map(_is_emulated, rows))
     left_out = {
@@ -258,7 +258,7 @@ def _as_saved(row: Observation) -> Observation | None:
         return None
     try:
         text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
-        (known,) = parse_table(text, "warm_start.csv").require_valid().observations
+        (known,) = parse_table(text, "warm_start.csv")
         layouts = LayoutTable.of([known.layout])
         seconds = StepTerms.of(known.model, known.cluster, layouts).seconds(typical_constants()).item()
         gib = stage_memory(known.model, layouts).peak.item()

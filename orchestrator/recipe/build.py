@@ -13,6 +13,7 @@ from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.memory import recipe_memory
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.records.summary import VerdictAnswer
+from search_spaces.decoding import encode
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import leaving_words
@@ -31,7 +32,6 @@ from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
 from trials.schema.checkpoint_section import checkpoints_of
 from trials.trial import Attempt, Trial, TrialKind, TrialSpec, TrialState
-from trials.trial_json import attempt_json, trial_json, with_times
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
 MAX_COMPARED = 50
@@ -143,7 +143,7 @@ def evidence(source: RecipeSource) -> dict[str, Any]:
         "schema": EVIDENCE_SCHEMA,
         "search_id": source.search.search_id,
         "layout_key": source.best.layout.key,
-        "runs": [_run_json(attempt) | attempt_json(attempt, "outcome") for attempt in runs],
+        "runs": [_run_json(attempt) | encode(attempt, "outcome") for attempt in runs],
         "others": [_trial_end_json(t) for t in source.search.trials if t.trial not in measured],
     }
 
@@ -189,12 +189,12 @@ def _run_json(attempt: Attempt) -> dict[str, Any]:
     """One run: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
     metrics = attempt.outcome and attempt.outcome.metrics
     times = {name: getattr(metrics, name, None) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
-    return with_times(attempt_json(attempt, "trial", "attempt", "job_id", "nodes", "leaves", "started_at")) | times
+    return encode(attempt, "trial", "attempt", "job_id", "nodes", "leaves", "started_at") | times
 
 
 def _trial_end_json(trial: Trial) -> dict[str, Any]:
     return {
-        **trial_json(trial, "trial", "layout_key", "state", "reason"),
+        **encode(trial, "trial", "layout_key", "state", "reason"),
         "tokens_per_sec": None if trial.measured is None else trial.measured.tokens_per_sec,
         "flags": list(trial.flags),
     }

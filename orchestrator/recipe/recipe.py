@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from search_spaces.decoding import decode_value
+from search_spaces.decoding import decode_value, require_schema
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
@@ -22,7 +22,6 @@ from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate
 from trials.ledger.events import replayed_table
 from trials.outcome_types import MeasuredMetrics
-from trials.trial import require_schema
 
 RECIPE_SCHEMA = "parlay.recipe/1"
 

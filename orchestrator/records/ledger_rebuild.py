@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from orchestrator.search.lease import LeaseHeld, LeaseLost, acquire_lease, curre
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.database import LedgerDamaged
-from trials.ledger.events import Event, SearchRecord
+from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
@@ -88,25 +88,25 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
     change, and its folder may be read-only.
     """
     try:
-        record, events = _read_search(folder)
+        record = _read_search(folder)
         if record.state.is_ended:
-            return _rebuild_rows(folder, record, events, ledger, reader)
+            return _rebuild_rows(folder, record, ledger, reader)
         with _lease_held(folder):
-            return _rebuild_rows(folder, *_read_search(folder), ledger, reader)
+            return _rebuild_rows(folder, _read_search(folder), ledger, reader)
     except LeaseHeld as held:
-        restore_rows(folder, events, ledger)
+        restore_rows(folder, record, ledger)
         return RebuiltSearch.of(folder, RebuildResult.HELD, message=str(held))
     except _Unreadable as problem:
         return RebuiltSearch.of(folder, RebuildResult.DAMAGED, message=str(problem))
 
 
-def restore_rows(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
-    """Restore the rows of a search that the ledger does not know, from its journal's events. Raises LedgerUnavailable.
+def restore_rows(folder: SearchFolder, record: SearchRecord, ledger: LedgerWriter) -> None:
+    """Restore the rows of a search that the ledger does not know. Raises LedgerUnavailable.
 
     Its driver may be running, and adds the events that it has recorded meanwhile.
     """
     if ledger.last_seq(folder.search_id) == 0:
-        ledger.replace(folder.search_id, events, str(folder.path))
+        ledger.replace(record, str(folder.path))
 
 
 class _Unreadable(Exception):
@@ -121,10 +121,9 @@ def _searches_below(place: Path) -> Iterator[SearchFolder]:
         names[:] = [name for name in names if not name.startswith(".")]  # `.ID.part` is a search being created
 
 
-def _read_search(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
+def _read_search(folder: SearchFolder) -> SearchRecord:
     try:
-        events = Journal(folder.journal).read()
-        record = search_of(folder.journal, folder.search_id, events)
+        record = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
         lease = current_lease(folder)
     except (OSError, ExternalError) as error:
         raise _Unreadable(str(error)) from error
@@ -132,7 +131,7 @@ def _read_search(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
         raise _Unreadable(f"{folder.journal}: has no event")
     if lease is not None and lease.search_id != folder.search_id:
         raise _Unreadable(f"{folder.path}: is the folder of search {lease.search_id}; rename it to {lease.search_id}")
-    return record, events
+    return record
 
 
 @contextmanager
@@ -150,17 +149,17 @@ def _lease_held(folder: SearchFolder) -> Iterator[None]:
 
 
 def _rebuild_rows(
-    folder: SearchFolder, record: SearchRecord, events: list[Event], ledger: LedgerWriter, reader: LedgerReader
+    folder: SearchFolder, record: SearchRecord, ledger: LedgerWriter, reader: LedgerReader
 ) -> RebuiltSearch:
-    known = ledger.last_seq(folder.search_id)
+    known, num_events = ledger.last_seq(folder.search_id), record.last_seq
     here = str(folder.path)
-    if known > len(events):
-        message = f"the ledger has {known} events of the search, this folder {len(events)}"
-        return RebuiltSearch.of(folder, RebuildResult.NEWER, len(events), message)
-    if known == len(events) and _rows_match(reader, folder.search_id, record, here):
+    if known > num_events:
+        message = f"the ledger has {known} events of the search, this folder {num_events}"
+        return RebuiltSearch.of(folder, RebuildResult.NEWER, num_events, message)
+    if known == num_events and _rows_match(reader, folder.search_id, record, here):
         return RebuiltSearch.of(folder, RebuildResult.UNCHANGED, known)
-    ledger.replace(folder.search_id, events, here)
-    return RebuiltSearch.of(folder, RebuildResult.REPLACED if known else RebuildResult.ADDED, len(events))
+    ledger.replace(record, here)
+    return RebuiltSearch.of(folder, RebuildResult.REPLACED if known else RebuildResult.ADDED, num_events)
 
 
 def _rows_match(reader: LedgerReader, search_id: str, record: SearchRecord, here: str) -> bool:

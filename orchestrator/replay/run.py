@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.config.fork_servers import with_server_memory
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
-from orchestrator.lifecycle.signals import CancelOnSignal
+from orchestrator.lifecycle.signals import StopSignals
 from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image, package_problems
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
@@ -97,7 +97,7 @@ def run_replay(
     launcher_kind: str | None,
     rules: ReplayRules,
     work_dir: Path,
-    stop: CancelOnSignal,
+    stop: StopSignals,
 ) -> ReplayResult:
     """Measure in a new folder of `work_dir`, with the launcher of this kind or the one of the search.
 

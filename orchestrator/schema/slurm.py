@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
 
-from orchestrator.schema.slurm_start import ContainerSection, LaunchSection, NonEmptyText
 from search_spaces.errors import InputError, Problem, format_value
+from search_spaces.schema.declared_section import DeclaredSection, section_of
 from search_spaces.schema.durations import Duration
-from search_spaces.schema.sections import resolved_path
-from search_spaces.schema.validation import Section, folder_from_context, restore
+from search_spaces.schema.sections import resolved_path, with_other_form
+from search_spaces.schema.validation import folder_from_context, restore
 from slurm.environment import InheritedOption
 from slurm.option_checks import option_problems, requests_gpus
-from slurm.request import JobOptions, Placement
+from slurm.request import Container, JobOptions
 
 _REFUSED = {
     "time": "the time limit is derived from measure.time_limit and the trials' durations",
@@ -46,32 +56,61 @@ Sharing = Annotated[
 """Exclusive nodes, or the users they may be shared with, or exclusive blocks."""
 
 
-class SlurmSection(Section):
-    """Options of each trial's job. Everything is optional; see `sbatch --help` of your site."""
+class _ContainerFile(DeclaredSection):
+    """A container that may be given as the command before the ranks' own."""
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return with_other_form(handler(core_schema), {"type": "array", "items": {"type": "string", "minLength": 1}})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_command(cls, data: Any) -> Any:
+        return {"command": data} if isinstance(data, list) else data
+
+    @field_validator("image", check_fields=False)
+    @classmethod
+    def _resolve(cls, image: str | None, info: ValidationInfo) -> str | None:
+        return None if image is None else resolved_image(folder_from_context(info), image)
+
+
+def resolved_image(folder: Path, image: str) -> str:
+    """Resolve an image's path relative to the file's folder; anything else is a name that the runtime knows."""
+    is_path = image.startswith((".", "~")) or image.endswith(_IMAGE_FILES)
+    return str(resolved_path(folder, image)) if is_path else image
+
+
+_IMAGE_FILES = (".sif", ".sqsh", ".img")
+
+NonEmptyText = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class _SlurmFile(DeclaredSection):
     site: NonEmptyText | None = Field(
         default=None,
         description="Site profile with defaults for this section: a name from docs/sites.md, or a TOML file's path.",
     )
-    account: NonEmptyText | None = Field(default=None, description="Account (project) that pays.")
-    partition: NonEmptyText | None = Field(default=None, description="Partition, or several with commas.")
-    qos: NonEmptyText | None = Field(default=None, description="Quality of service.")
-    reservation: NonEmptyText | None = Field(default=None, description="Reservation to run in.")
-    constraint: NonEmptyText | None = Field(default=None, description="Features the nodes must have.")
-    gpus_per_node: int | None = Field(
-        default=None,
-        ge=1,
-        le=64,
-        description="GPUs requested on each node. Default: cluster.gpus_per_node; none on CPU or with gres.",
+
+
+if TYPE_CHECKING:
+    SlurmFields = _SlurmFile
+else:
+    _CONTAINER = section_of(Container, _ContainerFile)
+    SlurmFields = section_of(
+        JobOptions,
+        _SlurmFile,
+        exclusive=Sharing,
+        switch_wait_s=Duration,
+        container=Annotated[_CONTAINER | None, BeforeValidator(lambda given: None if given == [] else given)],
     )
+
+
+class SlurmSection(SlurmFields):
+    __doc__ = SlurmFields.__doc__
+
     gpus_as: Literal["gpus_per_node", "gres"] = Field(
         default="gpus_per_node",
         description="Option that requests the GPUs where neither gpus_per_node nor gres is given.",
-    )
-    gres: NonEmptyText | None = Field(default=None, description="Generic resources, for example gpu:4.")
-    cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
-    threads_per_core: int | None = Field(
-        default=None, ge=1, le=8, description="Hardware threads used per core, 1 for no hyper-threads."
     )
     usable_cpus: int | None = Field(
         default=None,
@@ -79,56 +118,6 @@ class SlurmSection(Section):
         le=4096,
         description="CPUs of a node that jobs may use, as Slurm counts them: some sites reserve a few.",
     )
-    mem: NonEmptyText | None = Field(
-        default=None,
-        description="Memory of each node, 0 for all of it. slurm_pilot: with that of fork servers added.",
-    )
-    exclusive: Sharing = Field(
-        default=False,
-        description="Whole nodes, for steadier measurements; user: shared with your own jobs only; topo: whole blocks"
-        " of topology/block.",
-    )
-    segment: int | None = Field(
-        default=None,
-        ge=0,
-        le=100_000,
-        description="Nodes of a job that lie in one block of topology/block, or less where that does not divide the"
-        " job's nodes; 0: anywhere. The cluster's last link domain is then as large. Default: that domain's nodes.",
-    )
-    dependency: NonEmptyText | None = Field(
-        default=None,
-        description="Jobs that the search's first jobs wait for, as in sbatch --dependency: afterok:12345. Later ones"
-        " do not.",
-    )
-    repeat_placement: Literal["any", "one_switch", "one_block", "contiguous"] = Field(
-        default="any",
-        description="Nodes of the finalists' repeats, of pilots and of replays. one_switch: below one leaf switch"
-        " (--switches=1); one_block: in one block of topology/block (--segment); contiguous: next to each other.",
-    )
-    switch_wait_s: Duration | None = Field(
-        default=None,
-        alias="switch_wait",
-        description="Longest wait for nodes below one switch, then any start. Default: the site's, often 5 minutes.",
-    )
-    exclude: list[NonEmptyText] = Field(default=[], description="Nodes to avoid.")
-    nodelist: list[NonEmptyText] = Field(default=[], description="Nodes to run on.")
-    network: NonEmptyText | None = Field(default=None, description="Network options of the site (Frontier).")
-    licenses: NonEmptyText | None = Field(default=None, description="Licenses; file systems on some sites.")
-    comment: NonEmptyText | None = Field(
-        default=None, description="Comment, used by some sites for accounting or routing."
-    )
-    signal: NonEmptyText | None = Field(
-        default=None, description="Signal before the time limit, as in sbatch --signal."
-    )
-    modules: list[NonEmptyText] = Field(default=[], description="Modules loaded before the ranks start.")
-    env: dict[str, str] = Field(default={}, description="Environment variables of the ranks.")
-    setup_file: NonEmptyText | None = Field(
-        default=None,
-        description="Shell file that is sourced after the modules and before the ranks; each trial keeps a copy.",
-    )
-    container: Annotated[ContainerSection | None, BeforeValidator(lambda given: None if given == [] else given)] = None
-    launch: LaunchSection = LaunchSection()
-    directives: list[NonEmptyText] = Field(default=[], description="More #SBATCH options, each as --key=value.")
     poll_interval_s: Duration | None = Field(
         default=None,
         alias="poll_interval",
@@ -161,41 +150,27 @@ class SlurmSection(Section):
         is_path = site is not None and ("/" in site or site.endswith(".toml"))
         return str(resolved_path(folder_from_context(info), site)) if site is not None and is_path else site
 
-    @model_validator(mode="after")
-    def _has_a_whole_container(self) -> Self:
-        container = self.container
-        if container is None or container.runtime is not None or container.command:
-            return self
-        raise InputError.of(
-            "missing_key",
-            "required, but missing",
-            rule="a container has a runtime and an image, or is a command as a list",
-            fix="name pyxis, apptainer or shifter",
-            key="container.runtime",
-        )
-
-    @model_validator(mode="after")
-    def _is_safe_in_a_script(self) -> Self:
-        found = option_problems(self.job_options())
-        if found:
-            raise InputError(
-                *(
-                    Problem("slurm_option", f"is {p.value!r}", rule=p.rule, fix=p.fix, key=p.key, value=p.value)
-                    for p in found
-                )
+    def value(self) -> JobOptions:
+        """Return the options as slurm/ defines them. InputError for what cannot be in a script."""
+        options: JobOptions = super().value()
+        container = options.container
+        if container is not None and container.runtime is None and not container.command:
+            raise InputError.of(
+                "missing_key",
+                "required, but missing",
+                rule="a container has a runtime and an image, or is a command as a list",
+                fix="name pyxis, apptainer or shifter",
+                key="container.runtime",
             )
-        return self
+        if found := option_problems(options):
+            problems = (("slurm_option", f"is {p.value!r}", p.rule, p.fix, p.key, p.value) for p in found)
+            raise InputError(*(Problem(*problem) for problem in problems))
+        return options
 
-    def job_options(self) -> JobOptions:
-        """Return the options as slurm/ defines them."""
-        names = JobOptions.__dataclass_fields__.keys() - {"container", "launch"}
-        values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in names}
-        container = None if self.container is None else self.container.container()
-        values["repeat_placement"] = Placement(self.repeat_placement)
-        return JobOptions(**values, container=container, launch=self.launch.launch())
+    job_options = value
 
     def unset_options(
-        self, inherited: Mapping[str, InheritedOption], given: Container[str]
+        self, inherited: Mapping[str, InheritedOption], given: Collection[str]
     ) -> dict[str, InheritedOption]:
         """Return those options from the environment that the file does not set.
 
@@ -239,7 +214,3 @@ def _problem_at_variable(problem: Problem, inherited: Mapping[str, InheritedOpti
     variable, key = option.variable, f"launcher.slurm.{problem.key}"
     fix = f"correct or unset {variable}, or set {key} in the search file"
     return replace(problem, file=variable, key=key, fix=fix)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

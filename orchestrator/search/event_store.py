@@ -70,14 +70,14 @@ class EventStore:
         """Write the events that the ledger has refused. Raises as `record` does."""
         while self._pending:
             try:
-                self._ledger.apply(self.search_id, *self._pending[0])
+                self._ledger.apply(*self._pending[0])
             except LedgerBehind:  # it was lost, and has been made anew
                 self.rewrite_ledger()
             del self._pending[0]
 
     def rewrite_ledger(self) -> None:
-        """Replace the ledger's rows of this search by those of the journal. Raises LedgerUnavailable."""
-        self._ledger.replace(self.search_id, self._journal.read(), str(self._journal.path.parent))
+        """Replace the ledger's rows of this search. Raises LedgerUnavailable."""
+        self._ledger.replace(self.search, str(self._journal.path.parent))
 
     def _take_over(self) -> None:
         """Read the search and fence off its previous driver. Read again if that one wrote meanwhile."""
@@ -89,7 +89,8 @@ class EventStore:
             with suppress(ConcurrentAppend):
                 driver = {"host": socket.gethostname(), "pid": os.getpid()}
                 self._journal.append(self._next_event(EventKind.DRIVER_TOOK_OVER, driver))
-        self._ledger.catch_up(self.search_id, events)
+        if self._search is not None:
+            self._ledger.catch_up(self._search, events)
 
     def _next_event(self, kind: EventKind, data: Mapping[str, Any]) -> Event:
         last_seq = 0 if self._search is None else self._search.last_seq

@@ -122,14 +122,13 @@ class SearchIndex:
 
     @property
     def node_hours_used(self) -> float:
-        """Node-hours of all ended attempts and pilots, and those that are recorded of the driver's jobs.
+        """Node-hours of all ended attempts and pilots.
 
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
         check = self.search.fabric_check
         others = [pilot.node_hours for pilot in self.search.pilots.values()]
-        others += [job.node_hours for job in self.search.driver_jobs.values()]
         others += [] if check is None else [check.attempt.node_hours or 0.0]
         return float(self._node_hours_used + sum(map(Fraction, others)))
 
@@ -198,7 +197,7 @@ class SearchIndex:
 
     def _without(self, repeats: Collection[str]) -> SearchIndex:
         trials = tuple(t for t in self._trials if t.trial not in repeats)
-        before = replace(self.search, trials=trials, pilots={}, driver_jobs={})
+        before = replace(self.search, trials=trials, pilots={})
         if self._before_repeats is self:
             return SearchIndex(before, self._objective, self._global_batch_size, self._headroom, self._others)
         self._before_repeats.update(before)

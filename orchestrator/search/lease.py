@@ -11,17 +11,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.common.process_identity import boot_id, start_ticks
+from search_spaces.decoding import JsonObject
 from search_spaces.errors import ExternalError
 from trials.files.folders import DamagedFile, SearchFolder, read_json, sync_folder, write_json
-from trials.trial import decode_as, utc_seconds, utc_text
-
-LEASE_SCHEMA = "parlay.lease/1"
+from trials.trial import UtcSeconds, utc_text
 
 LEASE_DURATION_S = 120.0
 """Seconds that a lease lasts without a heartbeat: well above the clock skew of a cluster."""
@@ -45,7 +42,7 @@ class LeaseLost(Exception):
 
 
 @dataclass(frozen=True)
-class Lease:
+class Lease(JsonObject):
     """A driver's lease of a search. Times are UTC seconds since the epoch.
 
     `pid_started` is the process's start time in clock ticks since boot, so that a reused pid is not mistaken for it.
@@ -53,14 +50,16 @@ class Lease:
     lease expires at its last heartbeat.
     """
 
+    SCHEMA = "parlay.lease/1"
+
     search_id: str
     fencing: int
     host: str
     pid: int
     pid_started: int | None
     pid_scope: str | None
-    heartbeat_at: float
-    expires: float
+    heartbeat_at: UtcSeconds
+    expires: UtcSeconds
 
     @property
     def key(self) -> tuple[str, int]:
@@ -86,16 +85,6 @@ class Lease:
         if self.pid_scope is None or self.pid_scope != _pid_scope():
             return None
         return start_ticks(self.pid) == self.pid_started
-
-    def to_json(self) -> dict[str, Any]:
-        times = {name: utc_text(getattr(self, name)) for name in ("heartbeat_at", "expires")}
-        return {"schema": LEASE_SCHEMA} | asdict(self) | times
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Lease:
-        """Inverse of `to_json`; ValueError for other content."""
-        times = {name: utc_seconds(data.get(name)) for name in ("heartbeat_at", "expires")}
-        return decode_as(cls, LEASE_SCHEMA, {**data, **times})
 
 
 _unreleased: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}

@@ -9,12 +9,12 @@ from orchestrator.search import finalists
 from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.stopping import remaining_layouts
+from search_spaces.decoding import encode
 from search_spaces.layouts.layout import Layout
 from trials.analysis.final_rounds import describe_finals_end
 from trials.analysis.setting_failures import SettingValue
-from trials.ledger.events import PROPOSAL, EndReason, EventKind
+from trials.ledger.events import EVENT_FIELDS, EndReason, EventKind
 from trials.trial import Trial, TrialKind, TrialState
-from trials.trial_json import trial_json
 
 
 class TrialProposer:
@@ -95,7 +95,7 @@ class TrialProposer:
     def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:
         name = f"t{len(self._context.search.trials) + 1:04d}"
         trial = Trial(name, layout, kind, prediction=self._context.callbacks.predict(layout))
-        self._context.event(EventKind.TRIAL_PROPOSED, **trial_json(trial, *PROPOSAL))
+        self._context.event(EventKind.TRIAL_PROPOSED, **encode(trial, *EVENT_FIELDS[EventKind.TRIAL_PROPOSED]))
 
     def _next_layouts(self, free: int) -> list[Layout]:
         """The baseline first, then the sampler's layouts."""

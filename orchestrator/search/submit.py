@@ -8,9 +8,9 @@ from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_exclusion import nodes_to_avoid, with_nodes_of_earlier_runs, with_slow_nodes
 from orchestrator.search.stopping import time_limit_s
-from trials.ledger.events import INTENT, EventKind
+from search_spaces.decoding import encode
+from trials.ledger.events import EVENT_FIELDS, EventKind
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
-from trials.trial_json import attempt_json
 
 
 def create_attempts(context: SearchContext) -> None:
@@ -38,4 +38,4 @@ def create_attempt(context: SearchContext, trial: Trial) -> None:
         runs, num_choosable = index.runs_of(trial.layout), context.launcher.num_choosable_nodes()
         avoided = with_nodes_of_earlier_runs(avoided, trial, runs, num_choosable)
     attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
-    context.event(EventKind.ATTEMPT_SUBMITTED, **attempt_json(attempt, *INTENT))
+    context.event(EventKind.ATTEMPT_SUBMITTED, **encode(attempt, *EVENT_FIELDS[EventKind.ATTEMPT_SUBMITTED]))

@@ -45,6 +45,7 @@ from orchestrator.records.summary import (
 from orchestrator.search.lease import lease_holder, require_no_holder
 from orchestrator.service.state_dir import ServiceSearch
 from orchestrator.service.supervisor import DriverState, DriverSupervisor
+from search_spaces.decoding import encode
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder, links_outside
@@ -53,7 +54,6 @@ from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, Flag, Trial, TrialKind, TrialState
-from trials.trial_json import attempt_json, with_times
 
 VERSION = version("parlay")
 _LOG_LINES = 10_000
@@ -157,7 +157,7 @@ class TrialAnswer(AnswerPart):
             prediction=trial.prediction,
             measured=None if trial.measured is None else trial.measured.to_json(),
             flags=list(trial.flags),
-            attempts=[AttemptAnswer(**with_times(attempt_json(attempt, *names))) for attempt in trial.attempts],
+            attempts=[AttemptAnswer(**encode(attempt, *names)) for attempt in trial.attempts],
         )
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from filelock import FileLock, Timeout
-
 from orchestrator.common.answer import Answer
 from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.common.process_identity import boot_id, start_ticks
@@ -113,6 +111,8 @@ class ServiceStateDir:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Within this block no other service of this home can start. Raises ServiceAlreadyRunning."""
+        from filelock import FileLock, Timeout  # with asyncio: `status`, which looks for a service, needs neither
+
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         lock = FileLock(self.folder / "lock", mode=0o600, thread_local=False, blocking=False, fallback_to_soft=False)

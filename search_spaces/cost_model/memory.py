@@ -66,8 +66,6 @@ def stage_memory(
     `stages` selects stages: by default those of `StageTable.ends`. `expert_skew` is that of `Routing`.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
-    dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
-    of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
     kept, working, copies, gathered = (np.zeros(stages.layers.shape) for _ in range(4))
     for alike, layers in layers_alike(model, stages.layers, stages.expert_layers):
         layer = LayerActivations.of(alike, layouts, expert_skew)
@@ -75,36 +73,41 @@ def stage_memory(
         working = np.maximum(working, (layers > 0) * _column(layer.working))
         copies = copies + layers * _column(_quantized_copies(alike, layouts))
         gathered = np.maximum(gathered, (layers > 0) * _column(_gathered_bytes(alike, layouts)))
-    # Of a layer of the stage, a mean over them.
-    kept = stages.in_flight * kept / np.maximum(stages.layers, 1)
-    state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense if name != "on_host"}
-    state["weights"] = state["weights"] + copies / GIB
+    state = _state(layouts, stages)
     return StageMemory(
-        **state,
-        activations=(stages.layers * kept + working) / GIB,
-        on_host=(of_dense["on_host"] + of_routed["on_host"]) / GIB,
+        **state | {"weights": state["weights"] + copies / GIB},
+        activations=(stages.in_flight * kept + working) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=(gathered + _column(_message_bytes(model, layouts))) / GIB,
     )
 
 
-def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of weights, gradients and optimizer of a rank's parameters on the device, and `on_host`, where the
-    optimizer is with offload."""
-    zero = layouts["zero_stage"]
+def _state(layouts: LayoutTable, stages: StageTable) -> dict[str, np.ndarray]:
+    """GiB of weights, gradients and optimizer of a rank on the device, and `on_host`, where the optimizer is with
+    offload."""
+    dense = stages.of_rank(layouts), layouts.shards
+    routed = stages.routed_of_rank(layouts), layouts.expert_shards
     is_here = ~layouts.equals("offload", "optimizer")
-    sharded_from_zero_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
-    state = {}
-    for name, stage in sharded_from_zero_stage.items():
-        held = _optimizer_bytes(layouts) if name == "optimizer" else _by_engine(layouts, name)
-        if name == "gradients":
-            held = held + _gradient_copies(layouts) - np.where(layouts["gradients_in_bf16"] > 0, 2, 0)
-        per_parameter = held * (is_here if stage == 1 else 1)
-        share = per_parameter / np.where(zero >= stage, shards, 1)
-        whole = _whole_sums(layouts) if name == "gradients" else 0
-        state[name] = parameters * _column(share + whole)
-    of_optimizer = _optimizer_bytes(layouts) * ~is_here / np.where(zero >= 1, shards, 1)
-    return state | {"on_host": parameters * _column(of_optimizer)}
+    moment = np.array([BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
+    optimizer = _by_engine(layouts, "optimizer") - 2 * (BYTES_OF_MOMENT["fp32"] - moment)
+    gradients = _by_engine(layouts, "gradients") + _gradient_copies(layouts) - 2 * (layouts["gradients_in_bf16"] > 0)
+    unsharded = sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
+
+    def held(per_parameter: np.ndarray, sharded_from: int, beside: np.ndarray | float = 0.0) -> np.ndarray:
+        is_sharded = layouts["zero_stage"] >= sharded_from
+        of_each = (
+            parameters * _column(per_parameter / np.where(is_sharded, shards, 1) + beside)
+            for parameters, shards in (dense, routed)
+        )
+        return sum(of_each) / GIB
+
+    return {
+        "weights": held(_by_engine(layouts, "weights"), 3),
+        "gradients": held(gradients, 2, unsharded),
+        "optimizer": held(optimizer * is_here, 1),
+        "update": held(_by_engine(layouts, "update") * is_here, 1),
+        "on_host": held(optimizer * ~is_here, 1),
+    }
 
 
 def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -179,11 +182,7 @@ class _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
         copied, less = _quantized_inputs(layouts)
         per_width = _mlp_tensors(model, layouts) * width - less
-        dispatched = _dispatched_bytes(model, layouts, less) + _bytes_in_excess(model, layouts, expert_skew, less)
-        dense, routed, shared = (
-            tokens * size * per_width / tensor
-            for size in (model.dense_mlp_width, model.routed_mlp_width, model.shared_mlp_width)
-        )
+        dense, routed, shared = (tokens * size * per_width / tensor for size in model.mlp_widths)
         return cls(
             around=_bytes_around(model, layouts, less),
             attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
@@ -191,8 +190,8 @@ class _LayerParts:
             dense=dense,
             routed=routed,
             shared=shared,
-            dispatched=tokens * dispatched / tensor,
-            first=_first_tensors(model) * width / per_width,
+            dispatched=tokens * _dispatched_bytes(model, layouts, expert_skew, less) / tensor,
+            first=(2 if model.gated_mlp else 1) * width / per_width,
         )
 
     @property
@@ -260,12 +259,7 @@ def _mlp_tensors(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     of the product with the gate."""
     if not model.gated_mlp:
         return np.full(len(layouts), 2)
-    return _first_tensors(model) + 2 - engine_column(layouts, lambda engine: engine.fuses_gate)
-
-
-def _first_tensors(model: ModelShape) -> int:
-    """Tensors of an MLP's width that its first product returns."""
-    return 2 if model.gated_mlp else 1
+    return 4 - engine_column(layouts, lambda engine: engine.fuses_gate)
 
 
 def _recomputed_norms(model: ModelShape) -> float:
@@ -275,29 +269,21 @@ def _recomputed_norms(model: ModelShape) -> float:
     return before_attention + model.num_expert_layers / model.num_layers
 
 
-def _dispatched_bytes(model: ModelShape, layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
+def _dispatched_bytes(model: ModelShape, layouts: LayoutTable, expert_skew: float, less: np.ndarray) -> np.ndarray:
     """Bytes of a token at its experts, a mean over the layers, `less` an element that experts multiply: their inputs,
-    sorted by expert, their outputs where these are weighted, and the router's fp32 weights."""
-    hidden = (model.experts_per_token or 0) * model.hidden_size
-    of_layer = hidden * _bytes_of_copies(layouts, less) + 2 * (model.num_experts or 0) * element_bytes(layouts)
-    return of_layer * model.num_expert_layers / model.num_layers
-
-
-def _bytes_of_copies(layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
-    """Bytes of an element of a token, for each of its experts."""
-    copies = 2 - engine_column(layouts, lambda engine: engine.weighs_inside_experts)
-    return copies * element_bytes(layouts) - less
-
-
-def _bytes_in_excess(model: ModelShape, layouts: LayoutTable, expert_skew: float, less: np.ndarray) -> np.ndarray:
-    """Bytes at the experts of the fullest rank beyond those of balanced experts, for each token of its own, a mean over
-    the layers: inputs and outputs of the experts, and their inside."""
+    sorted by expert, their outputs where these are weighted, and the router's fp32 weights. With a skew, the fullest
+    rank has more tokens at its experts than of its own, and more of the experts' inside."""
     if model.num_experts is None or model.experts_per_token is None:
         return np.zeros(len(layouts))
-    load = load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"])
-    inside = (_mlp_tensors(model, layouts) * element_bytes(layouts) - less) * model.expert_width
-    of_layer = model.experts_per_token * (model.hidden_size * _bytes_of_copies(layouts, less) + inside)
-    return (load - 1) * of_layer * model.num_expert_layers / model.num_layers
+    width, load = (
+        element_bytes(layouts),
+        load_of_fullest_rank(expert_skew, model.num_experts, layouts["expert_parallel"]),
+    )
+    copies = (2 - engine_column(layouts, lambda engine: engine.weighs_inside_experts)) * width - less
+    inside = (_mlp_tensors(model, layouts) * width - less) * model.expert_width
+    of_token = load * model.hidden_size * copies + (load - 1) * inside
+    of_layer = model.experts_per_token * of_token + 2 * model.num_experts * width
+    return of_layer * model.num_expert_layers / model.num_layers
 
 
 def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray) -> np.ndarray:
@@ -313,10 +299,8 @@ def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray) -> 
 def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     """Bytes of the head's output, its fp32 copy, and that copy's gradient; of a fused loss of the output and its
     gradient."""
-    logits, width = (
-        tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"],
-        element_bytes(layouts),
-    )
+    logits = tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"]
+    width = element_bytes(layouts)
     return logits * (2 * width if model.fuses_loss else width + 8)
 
 
@@ -355,25 +339,10 @@ def _by_engine(layouts: LayoutTable, name: str) -> np.ndarray:
 
 
 def _gradient_copies(layouts: LayoutTable) -> np.ndarray:
-    """Bytes per parameter of the gradients' other copies: fp32 sums, or the buckets of DDP."""
-    return _fp32_sums(layouts) + 4 * (is_ddp(layouts) & (layouts["data_parallel"] > 1))
-
-
-def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
-    """Bytes per parameter of fp32 sums in addition to 16-bit gradients."""
-    sums = engine_column(layouts, lambda engine: engine.sums_bf16_in_fp32)
-    return 4 * (layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
-
-
-def _optimizer_bytes(layouts: LayoutTable) -> np.ndarray:
-    """Bytes per parameter of the optimizer's states, with two moments of this type."""
-    moment = np.array([BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
-    return _by_engine(layouts, "optimizer") - 2 * (BYTES_OF_MOMENT["fp32"] - moment)
-
-
-def _whole_sums(layouts: LayoutTable) -> np.ndarray:
-    """Bytes per parameter of the unsharded gradients that a rank adds up in addition to its share."""
-    return sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
+    """Bytes per parameter beside the gradients: fp32 sums of 16-bit ones, or the buckets of DDP."""
+    sums = engine_column(layouts, lambda engine: engine.sums_bf16_in_fp32).astype(bool)
+    in_fp32 = sums & layouts.equals("precision", "bf16") & (layouts["zero_stage"] > 0)
+    return 4 * in_fp32 + 4 * (is_ddp(layouts) & (layouts["data_parallel"] > 1))
 
 
 def reduced_gradient_bytes(layouts: LayoutTable) -> np.ndarray:

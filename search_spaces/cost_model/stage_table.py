@@ -9,7 +9,7 @@ import numpy as np
 
 from search_spaces.engines import ENGINE_PROFILES, LayerSplit
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
-from search_spaces.layouts.pipeline_split import GivenSplit, greedy_stage_layers, stage_layers
+from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, GivenSplit, greedy_stage_layers, stage_layers
 from search_spaces.layouts.table import LayoutTable, decode
 from search_spaces.model_shape import ModelShape
 
@@ -78,12 +78,9 @@ def layers_alike(
 ) -> list[tuple[ModelShape, np.ndarray]]:
     """For each kind of the model's layers, with an MLP and with experts, a model of it alone and the number of these
     among some stages' layers."""
-    kinds = (
-        []
-        if model.num_expert_layers == model.num_layers
-        else [(model.with_experts_in_layers(False), layers - expert_layers)]
-    )
-    return kinds if not model.num_expert_layers else [*kinds, (model.with_experts_in_layers(True), expert_layers)]
+    kinds = [(False, layers - expert_layers)] if model.num_expert_layers < model.num_layers else []
+    kinds += [(True, expert_layers)] if model.num_expert_layers else []
+    return [(model.with_experts_in_layers(has_experts), number) for has_experts, number in kinds]
 
 
 @dataclass(frozen=True)
@@ -115,11 +112,7 @@ class _Split:
         return cls(layers, experts, heads, group)
 
 
-_OF_SPLIT = (
-    *("engine", "pipeline_parallel", "virtual_pipeline_stages"),
-    *("pipeline_split", "first_stage_layers", "last_stage_layers"),
-)
-"""Fields that decide a split, in the order of `GivenSplit`."""
+_OF_SPLIT = ("engine", *DECIDING_FIELDS)
 
 
 def has_v_schedule(layouts: LayoutTable) -> np.ndarray:
@@ -129,11 +122,8 @@ def has_v_schedule(layouts: LayoutTable) -> np.ndarray:
 
 def _chunk_layers(model: ModelShape, engine: str, given: GivenSplit, is_v: bool) -> tuple[Sequence[int], int]:
     """Layers of each model chunk, or of each stage, and the stage of the head."""
-    split, count, head = (
-        ENGINE_PROFILES[engine].layer_split,
-        given.stages * given.chunks,
-        0 if is_v else given.stages - 1,
-    )
+    split, count = ENGINE_PROFILES[engine].layer_split, given.stages * given.chunks
+    head = 0 if is_v else given.stages - 1
     layers = None if given.is_own else given.chunk_layers(model.num_layers)
     if layers is not None:
         return layers, head

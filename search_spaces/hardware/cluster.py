@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from search_spaces.declared import declared, require_declared
 from search_spaces.decoding import decode
 from search_spaces.errors import InputError
 from search_spaces.hardware.default_links import default_links
@@ -26,7 +26,6 @@ class Accelerator:
     name: str
     memory_gib: float | None
     peak_flops: Mapping[str, float] = field(hash=False)
-    lacks_bf16: bool = False
     usable_memory_gib: float | None = None
     memory_gb_per_s: float | None = None
     gemm_share: float | None = None
@@ -34,6 +33,10 @@ class Accelerator:
 
     def peak_flops_for(self, precision: str) -> float | None:
         return self.peak_flops.get(precision)
+
+    @property
+    def lacks_bf16(self) -> bool:
+        return "fp16" in self.peak_flops and "bf16" not in self.peak_flops
 
 
 HOPPER = ("h100", "h200", "gh200")
@@ -49,181 +52,65 @@ def chip_of(accelerator: str) -> str:
 _PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
 """GB/s of sixteen lanes, one direction, after encoding."""
 
-_V100 = Accelerator(
-    "v100-32gb",
-    memory_gib=32,
-    peak_flops={"fp16": 125e12, "fp32": 15.7e12},
-    lacks_bf16=True,
-    usable_memory_gib=31.74,
-    memory_gb_per_s=900,
-    gemm_share=0.74,
-    host_gb_per_s=_PCIE_3,
-)
-_A100 = Accelerator(
-    "a100-80gb",
-    memory_gib=80,
-    peak_flops={"fp16": 312e12, "bf16": 312e12, "fp32": 19.5e12},
-    usable_memory_gib=79.15,
-    memory_gb_per_s=2039,
-    gemm_share=0.72,
-    host_gb_per_s=_PCIE_4,
-)
-_H100 = Accelerator(
-    "h100-80gb",
-    memory_gib=80,
-    peak_flops={"fp8": 1979e12, "fp16": 989e12, "bf16": 989e12, "fp32": 67e12},
-    usable_memory_gib=79.15,
-    memory_gb_per_s=3350,
-    gemm_share=0.57,
-    host_gb_per_s=_PCIE_5,
-)
-_B200 = Accelerator(
-    "b200-180gb",
-    memory_gib=180,
-    peak_flops={"fp4": 9000e12, "fp8": 4500e12, "fp16": 2250e12, "bf16": 2250e12, "fp32": 80e12},
-    usable_memory_gib=178.35,
-    memory_gb_per_s=8000,
-    gemm_share=0.485,
-    host_gb_per_s=_PCIE_5,
-)
-_GB200 = Accelerator(
-    "gb200-186gb",
-    memory_gib=186,
-    peak_flops={"fp4": 10_000e12, "fp8": 5000e12, "fp16": 2500e12, "bf16": 2500e12, "fp32": 80e12},
-    usable_memory_gib=184.31,
-    memory_gb_per_s=8000,
-    gemm_share=0.52,
-    host_gb_per_s=225,
-)
-_MI300X = Accelerator(
-    "mi300x-192gb",
-    memory_gib=192,
-    peak_flops={"fp8": 2614.9e12, "fp16": 1307.4e12, "bf16": 1307.4e12, "fp32": 163.4e12},
-    usable_memory_gib=191.98,
-    memory_gb_per_s=5300,
-    gemm_share=0.42,
-    host_gb_per_s=_PCIE_5,
-)
-_MI355X = Accelerator(
-    "mi355x-288gb",
-    memory_gib=288,
-    peak_flops={"fp4": 10_066e12, "fp8": 5033e12, "fp16": 2516.6e12, "bf16": 2516.6e12, "fp32": 157.3e12},
-    usable_memory_gib=287.98,
-    memory_gb_per_s=8000,
-    gemm_share=0.51,
-    host_gb_per_s=_PCIE_5,
-)
-
 # Dense peaks without sparsity, FLOP/s, and memory bandwidths from the vendors' data sheets: NVIDIA V100 (SXM2), T4,
 # A40, A100 SXM, H100 SXM, H200 SXM; AMD MI250X, of which a rank has one die of two; those of newer ones by way of
-# stas00/ml-engineering. fp32 is the vector rate: torch uses
-# TF32 only when asked. fp8 is that of mxfp8, too, and fp4 that of nvfp4 and mxfp4. docs/clusters.md has the sources of
-# the other numbers.
-ACCELERATORS: dict[str, Accelerator] = {
-    a.name: a
-    for a in (
-        replace(_V100, name="v100-16gb", memory_gib=16, usable_memory_gib=15.78),
-        _V100,
-        Accelerator(
-            "t4-16gb",
-            memory_gib=16,
-            peak_flops={"fp16": 65e12, "fp32": 8.1e12},
-            lacks_bf16=True,
-            usable_memory_gib=14.74,
-            memory_gb_per_s=320,
-            gemm_share=0.3,
-            host_gb_per_s=_PCIE_3,
-        ),
-        Accelerator(
-            "a40-48gb",
-            memory_gib=48,
-            peak_flops={"fp16": 149.7e12, "bf16": 149.7e12, "fp32": 37.4e12},
-            usable_memory_gib=44.35,
-            memory_gb_per_s=696,
-            gemm_share=0.67,
-            host_gb_per_s=_PCIE_4,
-        ),
-        replace(_A100, name="a100-40gb", memory_gib=40, usable_memory_gib=39.49, memory_gb_per_s=1555),
-        _A100,
-        _H100,
-        replace(_H100, name="h200-141gb", memory_gib=141, usable_memory_gib=139.8, memory_gb_per_s=4800),
-        replace(
-            _H100,
-            name="gh200-96gb",
-            memory_gib=96,
-            usable_memory_gib=None,
-            memory_gb_per_s=4000,
-            gemm_share=0.6,
-            host_gb_per_s=450,
-        ),
-        _B200,
-        replace(
-            _B200,
-            name="b300-288gb",
-            memory_gib=288,
-            peak_flops={**_B200.peak_flops, "fp4": 13_500e12},
-            usable_memory_gib=267.69,
-            gemm_share=0.485,
-        ),
-        _GB200,
-        replace(
-            _GB200,
-            name="gb300-288gb",
-            memory_gib=288,
-            peak_flops={**_GB200.peak_flops, "fp4": 15_000e12},
-            usable_memory_gib=276.50,
-            gemm_share=None,
-        ),
-        Accelerator(
-            "mi250x-gcd-64gb",
-            memory_gib=64,
-            peak_flops={"fp16": 191.5e12, "bf16": 191.5e12, "fp32": 23.9e12},
-            usable_memory_gib=63.98,
-            memory_gb_per_s=1638,
-            gemm_share=0.63,
-            host_gb_per_s=36,
-        ),
-        _MI300X,
-        replace(
-            _MI300X,
-            name="mi325x-256gb",
-            memory_gib=256,
-            usable_memory_gib=255.98,
-            memory_gb_per_s=6000,
-            gemm_share=0.49,
-        ),
-        replace(
-            _MI355X,
-            name="mi350x-288gb",
-            peak_flops={"fp4": 9228e12, "fp8": 4614e12, "fp16": 2306.9e12, "bf16": 2306.9e12, "fp32": 144.2e12},
-            gemm_share=None,
-        ),
-        _MI355X,
-        Accelerator("cpu", memory_gib=None, peak_flops={}),
-    )
-}
+# stas00/ml-engineering. fp32 is the vector rate: torch uses TF32 only when asked. fp8 is that of mxfp8, too, and fp4
+# that of nvfp4 and mxfp4. docs/clusters.md has the sources of the other numbers.
+_V100 = {"fp16": 125e12, "fp32": 15.7e12}
+_T4 = {"fp16": 65e12, "fp32": 8.1e12}
+_A40 = {"fp16": 149.7e12, "bf16": 149.7e12, "fp32": 37.4e12}
+_A100 = {"fp16": 312e12, "bf16": 312e12, "fp32": 19.5e12}
+_H100 = {"fp8": 1979e12, "fp16": 989e12, "bf16": 989e12, "fp32": 67e12}
+_B200 = {"fp4": 9000e12, "fp8": 4500e12, "fp16": 2250e12, "bf16": 2250e12, "fp32": 80e12}
+_GB200 = {"fp4": 10_000e12, "fp8": 5000e12, "fp16": 2500e12, "bf16": 2500e12, "fp32": 80e12}
+_MI250X = {"fp16": 191.5e12, "bf16": 191.5e12, "fp32": 23.9e12}
+_MI300X = {"fp8": 2614.9e12, "fp16": 1307.4e12, "bf16": 1307.4e12, "fp32": 163.4e12}
+_MI350X = {"fp4": 9228e12, "fp8": 4614e12, "fp16": 2306.9e12, "bf16": 2306.9e12, "fp32": 144.2e12}
+_MI355X = {"fp4": 10_066e12, "fp8": 5033e12, "fp16": 2516.6e12, "bf16": 2516.6e12, "fp32": 157.3e12}
+
+_DEVICES = (
+    Accelerator("v100-16gb", 16, _V100, 15.78, 900, 0.74, _PCIE_3),
+    Accelerator("v100-32gb", 32, _V100, 31.74, 900, 0.74, _PCIE_3),
+    Accelerator("t4-16gb", 16, _T4, 14.74, 320, 0.3, _PCIE_3),
+    Accelerator("a40-48gb", 48, _A40, 44.35, 696, 0.67, _PCIE_4),
+    Accelerator("a100-40gb", 40, _A100, 39.49, 1555, 0.72, _PCIE_4),
+    Accelerator("a100-80gb", 80, _A100, 79.15, 2039, 0.72, _PCIE_4),
+    Accelerator("h100-80gb", 80, _H100, 79.15, 3350, 0.57, _PCIE_5),
+    Accelerator("h200-141gb", 141, _H100, 139.8, 4800, 0.57, _PCIE_5),
+    Accelerator("gh200-96gb", 96, _H100, None, 4000, 0.6, host_gb_per_s=450),
+    Accelerator("b200-180gb", 180, _B200, 178.35, 8000, 0.485, _PCIE_5),
+    Accelerator("b300-288gb", 288, {**_B200, "fp4": 13_500e12}, 267.69, 8000, 0.485, _PCIE_5),
+    Accelerator("gb200-186gb", 186, _GB200, 184.31, 8000, 0.52, host_gb_per_s=225),
+    Accelerator("gb300-288gb", 288, {**_GB200, "fp4": 15_000e12}, 276.50, 8000, None, host_gb_per_s=225),
+    Accelerator("mi250x-gcd-64gb", 64, _MI250X, 63.98, 1638, 0.63, host_gb_per_s=36),
+    Accelerator("mi300x-192gb", 192, _MI300X, 191.98, 5300, 0.42, _PCIE_5),
+    Accelerator("mi325x-256gb", 256, _MI300X, 255.98, 6000, 0.49, _PCIE_5),
+    Accelerator("mi350x-288gb", 288, _MI350X, 287.98, 8000, None, _PCIE_5),
+    Accelerator("mi355x-288gb", 288, _MI355X, 287.98, 8000, 0.51, _PCIE_5),
+    Accelerator("cpu", None, {}),
+)
+ACCELERATORS: dict[str, Accelerator] = {device.name: device for device in _DEVICES}
 
 
 @dataclass(frozen=True)
 class MeasuredSpeed:
-    """Speed that each rank reached while all of them ran at once; None: not measured.
+    """Speed that each rank reached while all of them ran at once; `parlay calibrate` writes it (docs/calibrate.md)."""
 
-    `matmul_tflops` maps a precision to the TFLOP/s (1e12) of a training's GEMMs, `memory_gb_per_s` is the traffic of
-    a large copy, reads and writes, `host_gb_per_s` the link to host memory in its slower direction, in GB/s (1e9
-    bytes). InputError for a value that is not positive.
-    """
-
-    matmul_tflops: Mapping[str, float] = field(default_factory=dict)
-    memory_gb_per_s: float | None = None
-    host_gb_per_s: float | None = None
+    matmul_tflops: Mapping[str, float] = declared(
+        "GEMMs of a training.",
+        dict,
+        gt=0,
+        of_keys="TFLOP/s (1e12) of a training's GEMMs, by precision.",
+        keys={"fp32": "fp32 products, without TF32.", "bf16": "bf16 products.", "fp16": "fp16 products."},
+    )
+    memory_gb_per_s: float | None = declared("Memory traffic of a large copy, reads and writes.", None, gt=0)
+    host_gb_per_s: float | None = declared("Between device and host memory, the slower direction.", None, gt=0)
 
     def __post_init__(self) -> None:
-        rates = {f"matmul_tflops.{precision}": tflops for precision, tflops in self.matmul_tflops.items()}
-        rates |= {name: getattr(self, name) for name in ("memory_gb_per_s", "host_gb_per_s")}
-        for key, value in rates.items():
-            if value is not None and not 0 < value < math.inf:
-                rule = f"{'TFLOP/s' if key.startswith('matmul') else 'GB/s'}, more than 0"
-                raise InputError.of("measured", f"{key} is {value!r}", key=key, value=value, rule=rule)
+        require_declared(self, "measured")
+
+
+_MOST_GPUS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -234,18 +121,28 @@ class Cluster:
     of the machine, not its identity: clusters that differ only in them are equal.
     """
 
-    accelerator: Accelerator
-    gpus_per_node: int
-    num_nodes: int
-    given_links: Links | None = field(default=None, compare=False)
-    measured: MeasuredSpeed | None = field(default=None, compare=False)
+    accelerator: Accelerator = declared("Accelerator of a rank, for example h100-80gb; cpu for plain processes.")
+    gpus_per_node: int = declared("Accelerators per node; on cpu, ranks per node.", ge=1, le=100_000)
+    num_nodes: int = declared("Nodes the search may use.", ge=1, le=100_000)
+    given_links: Links | None = declared(
+        "Bandwidths and latencies. Default: the links of the accelerator's usual node, if any.",
+        None,
+        compare=False,
+        alias="links",
+    )
+    measured: MeasuredSpeed | None = declared(
+        "Measured speed of a rank. Default: the accelerator's data sheet, if any.", None, compare=False
+    )
 
     def __post_init__(self) -> None:
-        for name in ("gpus_per_node", "num_nodes"):
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= 100_000:
-                rule, key = "a whole number from 1 to 100000", f"cluster.{name}"
-                raise InputError.of("cluster", f"{name} is {value!r}", key=key, value=value, rule=rule)
+        require_declared(self, "cluster", "cluster.")
+        if self.num_gpus > _MOST_GPUS:
+            numbers = f"num_nodes {self.num_nodes} x gpus_per_node {self.gpus_per_node} = {self.num_gpus} accelerators"
+            rule, fix = (
+                f"at most {_MOST_GPUS} accelerators in total",
+                "set num_nodes to the nodes that the search may use",
+            )
+            raise InputError.of("bounds", numbers, rule=rule, fix=fix, key="num_nodes", value=self.num_nodes)
         if self.given_links is not None:
             _require_fit(self.given_links, self.gpus_per_node, self.num_nodes)
 
@@ -260,7 +157,7 @@ class Cluster:
         return self.given_links or default_links(self.accelerator.name, self.gpus_per_node)
 
     def links_of_job(self, num_nodes: int) -> Links | None:
-        """The links of a job on so many of the nodes."""
+        """Links seen by an n-node job."""
         return None if self.links is None else self.links.for_job(num_nodes, self.gpus_per_node)
 
     @property

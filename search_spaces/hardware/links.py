@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from search_spaces.declared import declared, require_declared
 from search_spaces.errors import InputError
 
 NIC_EFFICIENCY = 0.9
@@ -36,55 +37,87 @@ FABRIC_KINDS = {"infiniband": FabricKind(NIC_EFFICIENCY, 0.0), "efa": FabricKind
 sequences with all-to-alls and with DeepEP, whose messages a proxy on the host sends."""
 
 
-@dataclass(frozen=True)
-class LinkDomain:
-    """`num_ranks` consecutive ranks connected by one kind of link: the dies of a module, a node, the nodes of a rack.
+_MOST = 100_000
+"""Ranks or nodes that are described together, at most."""
+_GATHER = "Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
 
-    `bus_gb_per_s` is the bus bandwidth of an all-reduce over all of them, `latency_us` the time of a tiny one.
-    `p2p_gb_per_s` is the most that two of its ranks reach with each other; None where that is the same, as behind a
-    switch: with direct links between devices, several rings add up to more. `gather_gb_per_s` is the bus bandwidth of
-    an all-gather or a reduce-scatter; None where it was not measured to be less.
+
+class _Rated:
+    """What was measured with all-reduces, and maybe with all-gathers."""
+
+    bus_gb_per_s: float
+    gather_gb_per_s: float | None
+
+    def rate(self, gathers: bool) -> float:
+        """Bus bandwidth of an all-reduce, or with `gathers` of an all-gather or a reduce-scatter."""
+        return (gathers and self.gather_gb_per_s) or self.bus_gb_per_s
+
+
+@dataclass(frozen=True)
+class LinkDomain(_Rated):
+    """Ranks connected by one kind of link.
+
+    The dies of a module, a node, the nodes of a rack. With direct links between devices, several rings add up to more
+    than two ranks reach with each other.
     """
 
-    name: str
-    num_ranks: int
-    bus_gb_per_s: float
-    latency_us: float
-    p2p_gb_per_s: float | None = None
-    gather_gb_per_s: float | None = None
+    name: str = declared("Name of the domain, for example die-pair, node, nvl72.", min_length=1, max_length=40)
+    num_ranks: int = declared("Number of consecutive ranks in the domain.", ge=2, le=_MOST)
+    bus_gb_per_s: float = declared(
+        "Bus bandwidth of an all-reduce over all of them, per rank, as nccl-tests prints it.", gt=0
+    )
+    latency_us: float = declared("Time of an all-reduce of a few bytes.", ge=0)
+    p2p_gb_per_s: float | None = declared(
+        "Highest bandwidth between two of its ranks. Default: bus_gb_per_s.", None, gt=0
+    )
+    gather_gb_per_s: float | None = declared(_GATHER, None, gt=0)
 
     def __post_init__(self) -> None:
-        _require_count("num_ranks", self.num_ranks, at_least=2)
-        _require_rates(self, "bus_gb_per_s", "p2p_gb_per_s", "gather_gb_per_s")
-        _require("latency_us", self.latency_us, 0 <= self.latency_us < math.inf, "microseconds, at least 0")
+        require_declared(self, "links")
+
+
+@dataclass(frozen=True)
+class Bandwidth(_Rated):
+    """Bandwidth that a number of nodes reach together."""
+
+    num_nodes: int = declared("Number of whole nodes.", ge=2, le=_MOST)
+    bus_gb_per_s: float = declared("Bus bandwidth of an all-reduce over all their ranks, per rank.", gt=0)
+    gather_gb_per_s: float | None = declared(_GATHER, None, gt=0)
+
+    def __post_init__(self) -> None:
+        require_declared(self, "links")
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """Network between the nodes.
+    """Network between the nodes."""
 
-    `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message between
-    nodes. `by_nodes` holds measured (nodes, GB/s) of an all-reduce over all ranks of that many nodes, per rank, with
-    rising nodes; empty where not measured. `p2p_gb_per_s` is the most that one pair of ranks reaches between nodes;
-    None where only the NICs bound it. `all_to_all_gb_per_s` is what each rank sends to other nodes in an all-to-all
-    over all ranks; None where the share of the `kind` is assumed. `gather_by_nodes` is `by_nodes` of an all-gather or
-    a reduce-scatter, empty where these were not measured to reach less.
-    """
-
-    nic_gb_per_s: float
-    latency_us: float
-    by_nodes: tuple[tuple[int, float], ...] = ()
-    p2p_gb_per_s: float | None = None
-    gather_by_nodes: tuple[tuple[int, float], ...] = ()
-    kind: str = "infiniband"
-    all_to_all_gb_per_s: float | None = None
+    nic_gb_per_s: float = declared("Bandwidth of all NICs of a node together, one direction.", gt=0)
+    latency_us: float = declared("Time of one small message between nodes.", ge=0)
+    by_nodes: tuple[Bandwidth, ...] = declared(
+        "Measured bandwidth by number of nodes, in rising order. Default:"
+        f" {NIC_EFFICIENCY} of nic_gb_per_s, for any number.",
+        (),
+    )
+    p2p_gb_per_s: float | None = declared(
+        "Highest bandwidth of one pair of ranks between nodes. Default: that of the NICs.", None, gt=0
+    )
+    kind: str = declared(
+        "Kind of network; RoCE and Slingshot count as InfiniBand.", "infiniband", words=tuple(FABRIC_KINDS)
+    )
+    all_to_all_gb_per_s: float | None = declared(
+        "What each rank sends to other nodes in an all-to-all over all ranks. Default: the share of the NICs that the"
+        " kind of network usually reaches.",
+        None,
+        gt=0,
+    )
 
     def __post_init__(self) -> None:
-        _require_rates(self, "nic_gb_per_s", "p2p_gb_per_s", "all_to_all_gb_per_s")
-        _require("latency_us", self.latency_us, 0 <= self.latency_us < math.inf, "microseconds, at least 0")
-        _require("kind", self.kind, self.kind in FABRIC_KINDS, "one of " + ", ".join(FABRIC_KINDS))
-        for name in ("by_nodes", "gather_by_nodes"):
-            _require_rising(name, getattr(self, name))
+        require_declared(self, "links")
+        counts = [point.num_nodes for point in self.by_nodes]
+        if counts != sorted({*counts}):
+            rule = "each number of nodes once, in rising order"
+            raise InputError.of("links", f"by_nodes is of {counts} nodes", key="by_nodes", value=counts, rule=rule)
 
     def all_to_all_rate(self, gpus_per_node: int) -> float:
         """GB/s that each rank sends to other nodes in an all-to-all."""
@@ -96,9 +129,9 @@ class Fabric:
 
         A power law between measured numbers of nodes, constant beyond them.
         """
-        measured = (gathers and self.gather_by_nodes) or self.by_nodes
-        if not measured:
+        if not self.by_nodes:
             return self.nic_gb_per_s * NIC_EFFICIENCY
+        measured = [(point.num_nodes, point.rate(gathers)) for point in self.by_nodes]
         for (fewer, fast), (more, slow) in pairwise(measured):
             if fewer <= num_nodes <= more:
                 share = math.log(num_nodes / fewer) / math.log(more / fewer)
@@ -109,14 +142,18 @@ class Fabric:
 
 @dataclass(frozen=True)
 class Links:
-    """All links of a cluster: domains from inner to outer, the last of them a node or several, and the fabric beyond.
+    """Bandwidths and latencies between ranks; docs/clusters.md says how to measure them.
 
     Ranks are numbered node by node. A group is given by its number of ranks and the `stride` between them; the world is
     full of such groups, and all of them communicate at the same time.
     """
 
-    domains: tuple[LinkDomain, ...]
-    fabric: Fabric | None = None
+    domains: tuple[LinkDomain, ...] = declared(
+        "From inner to outer, each a multiple of the one before, the last one a node or several.", in_file=()
+    )
+    fabric: Fabric | None = declared(
+        "Network between the nodes; required with more nodes than the last domain has.", None
+    )
 
     def __post_init__(self) -> None:
         for index, (inner, outer) in enumerate(pairwise(self.domains), start=1):
@@ -134,7 +171,7 @@ class Links:
         return self.domains[-1].num_ranks if self.domains else gpus_per_node
 
     def for_job(self, num_nodes: int, gpus_per_node: int) -> Links:
-        """The links of a job on so many nodes, of which the outermost domain may have several.
+        """Links seen by an n-node job; the outermost domain may have several nodes.
 
         A job fills equal parts of domains, as large as possible: 24 nodes are two parts of 12 where a domain has 16.
         """
@@ -142,12 +179,7 @@ class Links:
         if nodes <= 1:
             return self
         together = max(part for part in range(1, min(nodes, num_nodes) + 1) if num_nodes % part == 0)
-        ranks = together * gpus_per_node
-        if ranks == 1:
-            return replace(self, domains=())
-        inner = [domain for domain in self.domains if domain.num_ranks < ranks and ranks % domain.num_ranks == 0]
-        around = next(domain for domain in self.domains if domain.num_ranks >= ranks)
-        return replace(self, domains=(*inner, replace(around, num_ranks=ranks)))
+        return replace(self, domains=domains_within(self.domains, together * gpus_per_node))
 
     def collective_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int, gathers: bool = False) -> float:
         """Bus bandwidth per rank of a ring over `num_ranks` ranks with this `stride`; inf for one rank.
@@ -158,7 +190,7 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            together = _bus_gb_per_s(domain, gathers) / self._groups_per_link(domain, stride, gpus_per_node)
+            together = domain.rate(gathers) / self._groups_per_link(domain, stride, gpus_per_node)
             return together if num_ranks > 2 else min(together, domain.p2p_gb_per_s or math.inf)
         # Large groups are slowed by the length of their rings, so the curve is looked up by the number of ranks.
         as_many_nodes = max(2, -(-num_ranks // gpus_per_node))
@@ -213,7 +245,7 @@ class Links:
         return min(stride, max(inside, default=1))
 
     def _inside_gb_per_s(self, gathers: bool = False) -> float:
-        return _bus_gb_per_s(self.domains[-1], gathers) if self.domains else math.inf
+        return self.domains[-1].rate(gathers) if self.domains else math.inf
 
     def _fabric_for(self, num_ranks: int, stride: int) -> Fabric:
         if self.fabric is None:
@@ -221,29 +253,10 @@ class Links:
         return self.fabric
 
 
-def _bus_gb_per_s(domain: LinkDomain, gathers: bool) -> float:
-    return (gathers and domain.gather_gb_per_s) or domain.bus_gb_per_s
-
-
-def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:
-    for index, (nodes, bandwidth) in enumerate(curve):
-        _require_count(f"{name}[{index}]", nodes, at_least=2)
-        _require(f"{name}[{index}]", bandwidth, 0 < bandwidth < math.inf, "GB/s, more than 0")
-    counts = [nodes for nodes, _ in curve]
-    _require(name, counts, sorted(set(counts)) == counts, "each number of nodes once, in rising order")
-
-
-def _require_count(key: str, value: Any, at_least: int) -> None:
-    _require(key, value, type(value) is int and value >= at_least, f"a whole number from {at_least}")
-
-
-def _require_rates(of: Any, *names: str) -> None:
-    """InputError for a bandwidth that is given and not positive."""
-    for name in names:
-        value = getattr(of, name)
-        _require(name, value, value is None or 0 < value < math.inf, "GB/s, more than 0")
-
-
-def _require(key: str, value: Any, is_valid: bool, rule: str) -> None:
-    if not is_valid:
-        raise InputError.of("links", f"{key} is {value!r:.80}", key=key, value=value, rule=rule)
+def domains_within(domains: Sequence[LinkDomain], ranks: int) -> tuple[LinkDomain, ...]:
+    """The domains of a block of ranks: those that divide it, and the one around it, cut or grown to its size."""
+    if ranks == 1:
+        return ()
+    inner = [domain for domain in domains if domain.num_ranks < ranks and ranks % domain.num_ranks == 0]
+    around = next((domain for domain in domains if domain.num_ranks >= ranks), domains[-1])
+    return (*inner, replace(around, num_ranks=ranks))

@@ -38,8 +38,8 @@ WORLD_FIX = f"change {', '.join((*MODEL_DEGREES, *OTHER_DEGREES.values()))} or n
 BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parallel"
 
 
-def describe_world_size(f: Fields, w: Workload) -> str:
-    """Explanation of a wrong world size; a derived field that is not whole is None or missing."""
+def wrong_world(f: Fields, w: Workload) -> str | None:
+    """Explanation of a wrong world size, None for a right one; a derived field that is not whole is None or missing."""
     nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
     if nodes > w.cluster.num_nodes:
         return f"num_nodes is {nodes}, but the cluster has {w.cluster.num_nodes}"
@@ -48,14 +48,18 @@ def describe_world_size(f: Fields, w: Workload) -> str:
     others = (name for name in OTHER_DEGREES.values() if f.get(name, 1) > 1)
     given = " x ".join(f"{name} {f[name]}" for name in (*MODEL_DEGREES, *others))
     if data := f.get("data_parallel"):
-        return f"{given} x data_parallel {data} = {mesh.world_size} ranks, but the world size is {world}"
+        told = f"{given} x data_parallel {data} = {mesh.world_size} ranks, but the world size is {world}"
+        return None if mesh.world_size == w.world_size(nodes) else told
     return f"{given} = {mesh.without('dp').world_size} does not divide the world size {world}"
 
 
-def describe_batch_size(f: Fields, w: Workload) -> str:
-    """Explanation of a wrong global batch; a derived field that is not whole is None or missing."""
-    sequences = f["micro_batch_size"] * f["data_parallel"]
-    if steps := f.get("grad_accum_steps"):
+def wrong_batch(f: Fields, w: Workload) -> str | None:
+    """Explanation of a wrong global batch, None for a right one; a derived field that is not whole is None or
+    missing."""
+    sequences, steps = f["micro_batch_size"] * f["data_parallel"], f.get("grad_accum_steps")
+    if steps and (w.batch_is_free or sequences * steps == w.global_batch_size):
+        return None
+    if steps:
         return (
             f"micro_batch_size {f['micro_batch_size']} x grad_accum_steps {steps} x data_parallel {f['data_parallel']}"
             f" = {sequences * steps}, but global_batch_size is {w.global_batch_size}"

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, MatmulRecipe
-from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, GivenSplit
+from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, SPLIT_FIELDS, GivenSplit
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.rule import (
     MLP_LAYERS,
@@ -62,12 +61,12 @@ def quantized_products(recipes: Mapping[str, MatmulRecipe] = MATMUL_RECIPES) -> 
 
 
 def _divisible_products(word: str, recipe: MatmulRecipe) -> Rule:
-    def undivided(layout: Layout, task: Any) -> str | None:
-        others = {name: n for name, n in _product_dimensions(layout, task.model, recipe) if n % recipe.multiple}
+    def undivided(f: Mapping[str, Any], task: Any) -> str | None:
+        others = {name: n for name, n in _product_dimensions(f, task.model, recipe) if n % recipe.multiple}
         return finding({"matmul_precision": word} | others) if others else None
 
     return Rule(
-        (),
+        ("tensor_parallel", "expert_tensor_parallel", "micro_batch_size"),
         always,
         f"each dimension of a rank's products in {word} is a multiple of {recipe.multiple}",
         "use a smaller tensor_parallel or another shape, or set matmul_precision to same",
@@ -77,7 +76,7 @@ def _divisible_products(word: str, recipe: MatmulRecipe) -> Rule:
     )
 
 
-def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe) -> Iterator[tuple[str, int]]:
+def _product_dimensions(f: Mapping[str, Any], model: ModelShape, recipe: MatmulRecipe) -> Iterator[tuple[str, int]]:
     """Dimensions of a rank's products. Tokens are summed over in those for the weights' gradients."""
     yield "hidden_size", model.hidden_size
     for name, size in (
@@ -86,14 +85,14 @@ def _product_dimensions(layout: Layout, model: ModelShape, recipe: MatmulRecipe)
         ("ffn_hidden_size", model.ffn_hidden_size),
         ("shared_expert_ffn_hidden_size", model.shared_expert_ffn_hidden_size or 0),
     ):
-        yield f"{name} / tensor_parallel", size // layout.tensor_parallel
+        yield f"{name} / tensor_parallel", size // f["tensor_parallel"]
     if model.num_experts is not None and recipe.has_experts:
-        yield "expert width / expert_tensor_parallel", model.expert_width // layout.expert_tensor_parallel
+        yield "expert width / expert_tensor_parallel", model.expert_width // f["expert_tensor_parallel"]
     if not recipe.products_in_16_bits:
-        yield "micro_batch_size x seq_length", layout.micro_batch_size * model.seq_length
+        yield "micro_batch_size x seq_length", f["micro_batch_size"] * model.seq_length
 
 
-_SPLIT = ("model.num_layers", "pipeline_parallel", "virtual_pipeline_stages", *SPLIT_FIELDS)
+_SPLIT = ("model.num_layers", *DECIDING_FIELDS)
 even_stages = Rule(
     _SPLIT,
     lambda layers, stages, chunks, *split: GivenSplit(stages, chunks, *split).is_own and layers % (stages * chunks),

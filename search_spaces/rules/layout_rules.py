@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -13,10 +13,9 @@ from search_spaces.errors import Problem
 from search_spaces.hardware.arithmetic import has_recipe
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
 from search_spaces.layouts.layout import BATCH_RULE, CHOICES, DIMENSIONS, WORLD_RULE, Layout, layout_mesh
-from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
-from search_spaces.rules.rule import RANKS_OF_DOMAIN, RANKS_OF_STAGE, Clashes, Rule, always, at_least, clashes
+from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, wrong_batch, wrong_world
+from search_spaces.rules.rule import RANKS_OF_DOMAIN, RANKS_OF_STAGE, Clashes, Rule, always, at_least, clashes, is_not
 
 
 def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
@@ -63,22 +62,6 @@ def is_valid(table: LayoutTable, workload: Workload, rules: Iterable[Rule]) -> n
     return first_problems(table, workload, [("", rule) for rule in rules])[1] < 0
 
 
-def _wrong_world(layout: Layout, workload: Workload) -> str | None:
-    fields = {name: getattr(layout, name) for name in ("num_nodes", *DIMENSIONS.values())}
-    is_known = layout.num_nodes <= workload.cluster.num_nodes and layout.data_parallel is not None
-    if is_known and layout_mesh(fields).world_size == workload.world_size(layout.num_nodes):
-        return None
-    return describe_world_size(fields, workload)
-
-
-def _wrong_batch(layout: Layout, workload: Workload) -> str | None:
-    fields = {name: getattr(layout, name) for name in ("micro_batch_size", "grad_accum_steps", "data_parallel")}
-    is_whole = layout.grad_accum_steps is not None
-    if is_whole and (workload.batch_is_free or layout.global_batch_size == workload.global_batch_size):
-        return None
-    return describe_batch_size(fields, workload)
-
-
 ACCELERATOR = "cluster.accelerator"
 
 
@@ -120,13 +103,14 @@ _MULTIPLIES = (
 )
 
 
-def _lacks_mxfp8_of_torchao(word: str, accelerator: Any) -> bool:
-    """torchtitan/components/quantization/mx.py asks for NVIDIA's compute capability 10."""
-    return word == "mxfp8" and has_recipe(accelerator, word) and chip_of(accelerator.name) not in BLACKWELL
-
-
-def _lacks_recipe(word: str, accelerator: Any) -> bool:
-    return word in MATMUL_RECIPES and not has_recipe(accelerator, word)
+_LACKING_RECIPES: tuple[tuple[Callable[[str, Any], bool], Clashes], ...] = (
+    (lambda word, accelerator: not has_recipe(accelerator, word), {"matmul_precision": is_not("same")}),
+    # torchtitan/components/quantization/mx.py asks for NVIDIA's compute capability 10.
+    (
+        lambda word, accelerator: has_recipe(accelerator, word) and chip_of(accelerator.name) not in BLACKWELL,
+        {"matmul_precision": ("mxfp8",), "engine": (TORCHTITAN,)},
+    ),
+)
 
 
 def _lacks_key_value_heads(tensor: int, heads: int, engine: str) -> bool:
@@ -142,7 +126,7 @@ def _divides(name: str, field: str, fix: str) -> Rule:
 
 
 LAYOUT_RULES: tuple[Rule, ...] = (
-    Rule((), always, WORLD_RULE, WORLD_FIX, name="world", told=_wrong_world),
+    Rule(("num_nodes", *DIMENSIONS.values()), always, WORLD_RULE, WORLD_FIX, name="world", told=wrong_world),
     Rule(
         ("num_nodes", "constraints.max_nodes"),
         lambda nodes, most: most is not None and nodes > most,
@@ -152,20 +136,20 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("tensor_parallel", "num_nodes", RANKS_OF_DOMAIN),
-        lambda tensor, nodes, ranks: nodes > 1 and ranks % tensor,
+        lambda tensor, nodes, ranks: ranks % tensor,
         "a tensor-parallel group does not span nodes, but for those of one link domain",
         "use a tensor_parallel that divides gpus_per_node, or set space.allow_tensor_parallel_across_nodes",
         name="tp_across_nodes",
-        only={"constraints.allow_tensor_parallel_across_nodes": (False,)},
+        only={"constraints.allow_tensor_parallel_across_nodes": (False,), "num_nodes": at_least(2)},
     ),
     Rule(
         ("tensor_parallel_overlap", "tensor_parallel", "cluster.gpus_per_node"),
-        lambda overlaps, tensor, gpus: overlaps and gpus % tensor,
+        lambda overlaps, tensor, gpus: gpus % tensor,
         "tensor-parallel collectives are overlapped within a node: they go through memory that every GPU of the group"
         " can address (torch.distributed._symmetric_memory)",
         "use a tensor_parallel that divides gpus_per_node, or set tensor_parallel_overlap to false",
         name="tp_overlap_across_nodes",
-        only={"num_nodes": at_least(2)},
+        only={"num_nodes": at_least(2), "tensor_parallel_overlap": (True,)},
     ),
     _divides("heads", "num_attention_heads", "use a tensor_parallel that divides num_attention_heads"),
     Rule(
@@ -191,7 +175,14 @@ LAYOUT_RULES: tuple[Rule, ...] = (
         "use fewer virtual_pipeline_stages",
         name="interleave",
     ),
-    Rule((), always, BATCH_RULE, BATCH_FIX, name="batch", told=_wrong_batch),
+    Rule(
+        ("micro_batch_size", "grad_accum_steps", "data_parallel"),
+        always,
+        BATCH_RULE,
+        BATCH_FIX,
+        name="batch",
+        told=wrong_batch,
+    ),
     Rule(
         ("precision", "engine", ACCELERATOR),
         _lacks_precision,
@@ -221,33 +212,33 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("attention_kernel", "model.head_size", ACCELERATOR),
-        lambda kernel, size, accelerator: kernel == "flex" and size < LEAST_FLEX_HEAD and _is_gpu(accelerator),
+        lambda kernel, size, accelerator: size < LEAST_FLEX_HEAD,
         f"FlexAttention on a GPU takes heads of {LEAST_FLEX_HEAD} elements or more",
         "set attention_kernel to flash in bf16, or use fewer heads",
         name="flex_head_size",
+        only={"attention_kernel": ("flex",), **_ON_GPUS},
     ),
     # transformers leaves groups to the kernel, and torch's memory-efficient one, the only one in fp32, takes none.
     Rule(
         ("attention_kernel", "precision", "model.num_key_value_heads", "model.num_attention_heads", "engine"),
-        lambda kernel, precision, groups, heads, engine: (
-            (kernel, precision, engine) == ("flash", "fp32", ACCELERATE) and groups != heads
-        ),
+        lambda kernel, precision, groups, heads, engine: groups != heads,
         "on a GPU transformers' sdpa needs a flash kernel where heads share key-value heads, which has 16 bits only",
         "set precision to bf16, or attention_kernel to math",
         name="grouped_flash",
-        only=_ON_GPUS,
+        only={"attention_kernel": ("flash",), "precision": ("fp32",), "engine": (ACCELERATE,), **_ON_GPUS},
     ),
     *(
         Rule(("matmul_precision", ACCELERATOR), lacks, _MULTIPLIES, "set matmul_precision to same", only=only)
-        for lacks, only in ((_lacks_recipe, {}), (_lacks_mxfp8_of_torchao, {"engine": (TORCHTITAN,)}))
+        for lacks, only in _LACKING_RECIPES
     ),
     Rule(
         ("context_parallel", "model.seq_length"),
-        lambda context, length: context > 1 and length % (2 * context),
+        lambda context, length: length % (2 * context),
         "2 x context_parallel divides the sequence: each rank has a chunk of its first half and one of its second,"
         " which leaves all of them as much work under a causal mask",
         "use a smaller context_parallel, or another seq_length",
         name="context",
+        only={"context_parallel": at_least(2)},
     ),
     Rule(
         ("expert_parallel", "expert_tensor_parallel", "model.num_experts"),
@@ -273,11 +264,10 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("expert_dispatcher", ACCELERATOR),
-        lambda word, accelerator: (
-            word in _CHIPS_OF_DISPATCHER and chip_of(accelerator.name) not in _CHIPS_OF_DISPATCHER[word]
-        ),
+        lambda word, accelerator: chip_of(accelerator.name) not in _CHIPS_OF_DISPATCHER[word],
         "DeepEP runs on NVIDIA's Ampere, Hopper, B200 and B300, HybridEP on these, GB200 and GB300",
         "set expert_dispatcher to alltoall",
+        only={"expert_dispatcher": tuple(_CHIPS_OF_DISPATCHER)},
     ),
 )
 """All rules, in order; a layout is rejected by the first that it violates."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from dataclasses import field as declared
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,56 +30,51 @@ class Rule:
     """Refusal of layouts whose values of `fields` meet `where`, beside these values of others.
 
     Fields are the layout's, `model.NAME`, `cluster.NAME` or `constraints.NAME` of the workload; of the model it is the
-    value that counts. The finding has the fields and the values beside them, or is what `told` says, None where the
-    rule is kept; it leaves out `only`, which are conditions, too. `{engine}` in the sentence and a field's name in the
-    fix stand for the layout's value. The name, by default the first field's, is a problem's code, behind the owner's
-    where the rule has one.
+    value that counts. The finding has the fields and the values beside them, or is what `told` says of these values,
+    None where the rule is kept; it leaves out `only`, which are conditions, too. `{engine}` in the sentence and a
+    field's name in the fix stand for the layout's value. The name, by default the first field's, is a problem's code,
+    behind the owner's where the rule has one.
     """
 
     fields: tuple[str, ...]
     where: Callable[..., Any]
     sentence: str
     fix: str
-    beside: Clashes = declared(default_factory=dict)
+    beside: Clashes = field(default_factory=dict)
     name: str = ""
-    only: Clashes = declared(default_factory=dict)
-    told: Callable[[Layout, Any], str | None] | None = None
+    only: Clashes = field(default_factory=dict)
+    told: Callable[[Mapping[str, Any], Any], str | None] = lambda found, task: finding(found)
 
     @cached_property
     def code(self) -> str:
         return self.name or next(iter((*self.fields, *self.beside))).removeprefix("model.")
 
     @cached_property
-    def _tests(self) -> list[tuple[str, Callable[[Layout, Any], Any], Clash]]:
-        return [(name, _reader(name), clash) for name, clash in {**self.only, **self.beside}.items()]
-
-    @cached_property
-    def _readers(self) -> list[Callable[[Layout, Any], Any]]:
-        return [*map(_reader, self.fields)]
+    def _clashes(self) -> Clashes:
+        return {**self.only, **self.beside}
 
     @property
     def axes(self) -> list[str]:
         """Axes that decide whether a layout keeps the rule."""
-        return [name for name in (*self.fields, *self.only, *self.beside) if name in AXES]
+        return [name for name in (*self.fields, *self._clashes) if name in AXES]
 
     def concerns(self, values_of: Callable[[str], Collection[Any]]) -> bool:
         """False where none of these values of an axis clashes, so that no layout with them breaks the rule."""
-        tests = ((name, clash) for name, _, clash in self._tests if name in AXES)
-        return all(any(_is_in(value, clash) for value in values_of(name)) for name, clash in tests)
+        of_axes = ((name, clash) for name, clash in self._clashes.items() if name in AXES)
+        return all(any(_is_in(value, clash) for value in values_of(name)) for name, clash in of_axes)
 
     def problem(self, layout: Layout, task: Any, owner: str = "") -> Problem | None:
         """The problem of a layout in canonical form; None where it keeps the rule."""
         others = {}
-        for name, read, clash in self._tests:
-            others[name] = value = read(layout, task)
-            if not _is_in(value, clash):
+        for name, clash in self._clashes.items():
+            others[name] = _reader(name)(layout, task)
+            if not _is_in(others[name], clash):
                 return None
-        values = [read(layout, task) for read in self._readers]
-        if not self.where(*values):
+        found = {name: _reader(name)(layout, task) for name in self.fields}
+        if not self.where(*found.values()):
             return None
-        found = dict(zip(self.fields, values, strict=True)) | {name: others[name] for name in self.beside}
-        message = finding(found) if self.told is None else self.told(layout, task)
-        if message is None:
+        found |= {name: others[name] for name in self.beside}
+        if (message := self.told(found, task)) is None:
             return None
         named = {name.removeprefix("model."): value for name, value in found.items()}
         code = f"{owner}.{self.code}" if owner else self.code
@@ -109,6 +103,7 @@ def clashes(
     return Rule((), always, sentence, fix or _way_out(field, others), {field: wrong, **others}, name, only)
 
 
+@cache
 def _reader(name: str) -> Callable[[Layout, Any], Any]:
     section, _, own = name.partition(".")
     if name in _COUNTED:
@@ -226,7 +221,7 @@ def _rows_of_features(known: tuple[str, ...], owner: str) -> Iterator[Rule]:
                 is_given,
                 f"with {owner} tokens attend to their whole sequence",
                 f"set trainer.data.attention_mask to causal, or use engine {' or '.join(engines)}",
-                told=lambda layout, task: "trainer.data.attention_mask is block_causal",
+                told=lambda found, task: "trainer.data.attention_mask is block_causal",
             )
         elif name not in known:
             yield Rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, GetJsonSchemaHandler, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -24,9 +24,10 @@ from search_spaces.layouts.layout import (
     Layout,
     layout_mesh,
 )
-from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, describe_batch_size, describe_world_size
-from search_spaces.model_shape import FIELD_TYPES, MODEL_DEFAULTS, MODEL_FIELDS, ModelShape
+from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, wrong_batch, wrong_world
+from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
+from search_spaces.schema.declared_section import DeclaredSection, section_of
 from search_spaces.schema.setting_axes import (
     ENV_FIELD,
     LAUNCH_FIELD,
@@ -62,30 +63,23 @@ def _no_axes(section: str) -> dict[str, str]:
     return _DERIVED_DATA_PARALLEL | instead
 
 
+def with_other_form(fields: JsonSchemaValue, form: JsonSchemaValue) -> JsonSchemaValue:
+    """JSON schema of a section that has another form beside its fields."""
+    about = {"title": fields.pop("title"), "description": fields.pop("description")}
+    return about | {"anyOf": [form, fields]}
+
+
 class PresetSection(Section):
     """A section that may be given as a preset's name, in the file and in the JSON schema."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        fields = handler(core_schema)
-        about = {"title": fields.pop("title"), "description": fields.pop("description")}
-        return about | {"anyOf": [{"type": "string", "description": cls.name_schema()}, fields]}
+        return with_other_form(handler(core_schema), {"type": "string", "description": cls.name_schema()})
 
     @classmethod
     def name_schema(cls) -> str:
         """Description of the accepted names, for editors."""
         raise NotImplementedError
-
-
-def _model_field(name: str) -> tuple[Any, Any]:
-    declared, kind = MODEL_FIELDS[name], FIELD_TYPES[name]
-    value: Any = Literal[declared.words] if declared.words else kind
-    if kind is int:
-        value = Annotated[int, Field(ge=declared.least, le=declared.most)]
-    elif kind is float:
-        value = Annotated[float, Field(gt=declared.least, le=declared.most)]
-    default = MODEL_DEFAULTS.get(name, ...) if declared.in_file is ... else declared.in_file
-    return value | None if default is None else value, Field(default=default, description=declared.description)
 
 
 def _space_field(axis: Axis) -> tuple[Any, Any]:
@@ -97,12 +91,16 @@ def _baseline_field(axis: Axis) -> tuple[Any, Any]:
     return value_type(axis) | None, Field(default=None, description=axis.description)
 
 
+class _ModelFile(PresetSection, DeclaredSection):
+    """A model as a preset's name or by its fields."""
+
+
 if TYPE_CHECKING:
-    ModelFields = PresetSection
+    ModelFields = _ModelFile
     SpaceAxes = Section
     BaselineFields = Section
 else:
-    ModelFields = create_model("ModelFields", __base__=PresetSection, **{n: _model_field(n) for n in MODEL_FIELDS})
+    ModelFields = section_of(ModelShape, _ModelFile)
     SpaceAxes = create_model("SpaceAxes", __base__=Section, **{name: _space_field(AXES[name]) for name in SEARCHED})
     BaselineFields = create_model(
         "BaselineFields", __base__=Section, **{name: _baseline_field(AXES[name]) for name in SEARCHED}
@@ -117,9 +115,8 @@ class ModelSection(ModelFields):
     def _from_preset(cls, data: Any) -> Any:
         return presets.preset(presets.MODELS, data).data if isinstance(data, str) else data
 
-    @model_validator(mode="after")
-    def _validate_shape(self) -> Self:
-        given = self.model_dump()
+    def given(self) -> dict[str, Any]:
+        given = super().given()
         if given["gated_mlp"] and given["ffn_hidden_size"] is None:
             raise InputError.of(
                 "missing_key",
@@ -128,15 +125,13 @@ class ModelSection(ModelFields):
                 fix="copy it from the model's configuration",
                 key="ffn_hidden_size",
             )
-        self.shape()
-        return self
+        usual = {"num_key_value_heads": given["num_attention_heads"], "ffn_hidden_size": 4 * given["hidden_size"]}
+        return given | {name: size for name, size in usual.items() if given[name] is None}
 
     def shape(self) -> ModelShape:
-        """The model with all derived sizes; InputError where its sizes contradict each other."""
-        given = self.model_dump()
-        usual = {"num_key_value_heads": given["num_attention_heads"], "ffn_hidden_size": 4 * given["hidden_size"]}
-        derived = {name: size for name, size in usual.items() if given[name] is None}
-        return ModelShape(**(given | derived))
+        """The model with all derived sizes."""
+        found: ModelShape = self.value()
+        return found
 
     @classmethod
     def name_schema(cls) -> str:
@@ -213,16 +208,15 @@ class BaselineSection(BaselineFields):
         chunks = [fields["virtual_pipeline_stages"]]
         _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
         world, ranks = workload.world_size(fields["num_nodes"]), layout_mesh(fields).without("dp").world_size
-        if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
-            numbers = describe_world_size(fields | {"data_parallel": None}, workload)
+        fields["data_parallel"] = None if world % ranks else world // ranks
+        if (numbers := wrong_world(fields, workload)) is not None:
             raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)
-        fields["data_parallel"] = world // ranks
         if "grad_accum_steps" not in given:
             sequences = fields["micro_batch_size"] * fields["data_parallel"]
-            if workload.global_batch_size % sequences:
-                numbers = describe_batch_size(fields | {"grad_accum_steps": None}, workload)
+            steps, rest = divmod(workload.global_batch_size, sequences)
+            fields["grad_accum_steps"] = None if rest else steps
+            if (numbers := wrong_batch(fields, workload)) is not None:
                 raise InputError.of("batch", numbers, rule=BATCH_RULE, fix=BATCH_FIX)
-            fields["grad_accum_steps"] = workload.global_batch_size // sequences
         return Layout(**fields).canonical()
 
 

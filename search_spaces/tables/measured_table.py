@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from search_spaces.declared import field_types
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axis import Kind
@@ -60,22 +61,8 @@ class Observation:
         return 60.0 if self.step_time_s is None else 60.0 + 15.0 * self.step_time_s
 
 
-@dataclass(frozen=True)
-class MeasuredTable:
-    """The rows that could be read, and a problem with file and line for each that could not."""
-
-    observations: tuple[Observation, ...]
-    problems: tuple[Problem, ...] = ()
-
-    def require_valid(self) -> MeasuredTable:
-        """The table itself; InputError with every invalid row if there is one."""
-        if self.problems:
-            raise InputError(*self.problems)
-        return self
-
-
-def read_table(path: Path) -> MeasuredTable:
-    """The table in this file; InputError when it cannot be read, or columns are missing or unknown."""
+def read_table(path: Path) -> tuple[Observation, ...]:
+    """The rows of the table in this file; InputError where it cannot be read, or with every invalid column or row."""
     try:
         raw = read_named(path, MAX_BYTES)
     except OSError as error:
@@ -88,8 +75,8 @@ def read_table(path: Path) -> MeasuredTable:
         raise InputError.of("encoding", "not UTF-8", file=str(path), line=line, fix="save it as UTF-8") from error
 
 
-def parse_table(text: str, file: str) -> MeasuredTable:
-    """The table in this text; `file` is its name in problems."""
+def parse_table(text: str, file: str) -> tuple[Observation, ...]:
+    """The rows of the table in this text; `file` is its name in problems."""
     rows = csv_rows(text, file)
     header_line, names = next(rows, None) or (1, [])
     header = [name.strip() for name in names]
@@ -104,7 +91,9 @@ def parse_table(text: str, file: str) -> MeasuredTable:
             observations.append(observation)
         except InputError as error:
             problems += error.at(file=file, line=line).problems
-    return MeasuredTable(tuple(observations), tuple(problems))
+    if problems:
+        raise InputError(*problems)
+    return tuple(observations)
 
 
 def render_table(observations: Iterable[Observation], comments: Iterable[str] = ()) -> str:
@@ -216,53 +205,45 @@ def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
         raise row_length_error(len(cells), len(header))
     problems: list[Problem] = []
     values: dict[str, Any] = dict.fromkeys(COLUMNS)
-    for name, cell in zip(header, cells, strict=True):
+    for name, cell in zip(header, (cell.strip() for cell in cells), strict=True):
         try:
-            values[name] = _PARSERS[name](name, cell.strip()) if cell.strip() else None
+            if cell:
+                values[name] = _value(name, cell)
+            elif name in REQUIRED_COLUMNS[:-2]:
+                problems.append(Problem("missing_value", "is empty", fix="fill it in, or remove the row", key=name))
         except InputError as error:
             problems += error.problems
-    problems += [
-        Problem("missing_value", "is empty", fix="fill it in, or remove the row", key=name)
-        for name in REQUIRED_COLUMNS[:-2]
-        if values[name] is None and all(problem.key != name for problem in problems)
-    ]
     if problems:
         raise InputError(*problems)
     return values
 
 
-def _text(name: str, cell: str) -> str:
-    return unescape_cell(cell)
+def _value(name: str, cell: str) -> Any:
+    """The value in a cell by the column's type."""
+    if (kind := _TYPES[name]) is str:
+        return unescape_cell(cell)
+    form, rule = _FORMS[kind]
+    if not re.fullmatch(form, cell):
+        raise _bad_cell(name, cell, rule)
+    return cell == "1" if kind is bool else kind(cell)
 
 
-def _switch(name: str, cell: str) -> bool:
-    if cell not in ("0", "1"):
-        raise _bad_cell(name, cell, "0 or 1")
-    return cell == "1"
-
-
-def _count(name: str, cell: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,12}", cell):
-        raise _bad_cell(name, cell, "a whole number")
-    return int(cell)
-
-
-def _number(name: str, cell: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,2})?", cell):
-        raise _bad_cell(name, cell, "a number of 0 or more with a decimal point")
-    return float(cell)
-
-
-_Parser = Callable[[str, str], Any]
-_BY_TYPE: Mapping[type, _Parser] = {str: _text, bool: _switch, int: _count, float: _number}
-_BY_KIND: Mapping[Kind, _Parser] = {Kind.WORD: _text, Kind.SETTINGS: _text, Kind.SWITCH: _switch}
-_PARSERS: Mapping[str, _Parser] = {
-    **dict.fromkeys(COLUMNS, _count),
-    **dict.fromkeys(("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason"), _text),
-    **dict.fromkeys(("search_id", "trial", "kind"), _text),
-    **dict.fromkeys(("step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"), _number),
-    **{name: _BY_TYPE[kind] for name, kind in FIELD_TYPES.items()},
-    **{name: _BY_KIND.get(axis.kind, _count) for name, axis in AXES.items()},
+_FORMS = {
+    bool: ("[01]", "0 or 1"),
+    int: ("[0-9]{1,12}", "a whole number"),
+    float: (
+        r"[0-9]{1,15}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,2})?",
+        "a number of 0 or more with a decimal point",
+    ),
+}
+_BY_KIND = {Kind.WORD: str, Kind.SETTINGS: str, Kind.SWITCH: bool}
+_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(COLUMNS, int),
+    **field_types(Observation),
+    **dict.fromkeys(("accelerator", "cluster"), str),
+    "duration_s": float,
+    **FIELD_TYPES,
+    **{name: _BY_KIND.get(axis.kind, int) for name, axis in AXES.items()},
 }
 
 
@@ -322,11 +303,8 @@ _PRODUCTS = {
 def _model(cells: Cells) -> ModelShape:
     """The row's model; positions and norm are assumed where the table does not say them."""
     position_embedding, norm = positions_and_norm(cells["gated_mlp"])
-    usual = {
-        "num_key_value_heads": cells["num_attention_heads"],
-        "position_embedding": position_embedding,
-        "norm": norm,
-    }
+    heads = cells["num_attention_heads"]
+    usual = {"num_key_value_heads": heads, "position_embedding": position_embedding, "norm": norm}
     return ModelShape(**usual | {name: cells[name] for name in FIELD_TYPES if cells[name] is not None})
 
 
@@ -339,13 +317,8 @@ def _cluster(cells: Cells) -> Cluster:
     """The ranks that took part; a table's node may have more GPUs than were used."""
     gpus, per_node = cells["num_gpus"], cells["gpus_per_node"]
     if not gpus or not per_node or (gpus > per_node and gpus % per_node):
-        raise InputError.of(
-            "cell",
-            f"is {gpus} with {per_node} GPUs a node",
-            rule="a part of one node, or whole nodes",
-            key="num_gpus",
-            value=gpus,
-        )
+        message, rule = f"is {gpus} with {per_node} GPUs a node", "a part of one node, or whole nodes"
+        raise InputError.of("cell", message, rule=rule, key="num_gpus", value=gpus)
     return Cluster(accelerator_named(cells["accelerator"]), min(gpus, per_node), -(-gpus // per_node))
 
 
@@ -385,4 +358,4 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
-    return escape_cell(str(value)) if _PARSERS[name] is _text else repr(value)
+    return escape_cell(str(value)) if _TYPES[name] is str else repr(value)

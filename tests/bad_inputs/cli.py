@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from tests.kit import TINY_SEARCH, search_file
 
 READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from tests.bad_inputs.cli import Cli
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 

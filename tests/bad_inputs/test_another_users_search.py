@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_text
 from orchestrator.service.stall_watch import StallWatch
@@ -22,7 +22,8 @@ from tests.kit import created
 from tests.orchestrator.service.services import driver_exit
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EventKind
+from trials.ledger.events import EventKind, SearchRecord
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.location import ledger_url
 from trials.ledger.writer import LedgerWriter
@@ -144,7 +145,7 @@ def test_a_row_of_a_shared_ledger_says_nothing_that_the_journal_of_our_folder_do
     first.data["spec"]["notify"] |= {"command": [str(trap)], "events": ["stall"]}
     first.data["spec"]["trainer"]["python"] = str(trap)
     with closing(LedgerWriter(ledger_url())) as ledger:
-        ledger.replace(folder.search_id, [first, *others], str(folder.path))
+        ledger.replace(cast(SearchRecord, fold(folder.search_id, [first, *others])), str(folder.path))
     StallWatch(ledger_url()).check(time.time() + A_DAY_S)
     assert run(["cancel", folder.search_id, "--json"]) == 0
     assert json.loads(cli.capsys.readouterr().out)["search_id"] == folder.search_id
@@ -157,7 +158,7 @@ def test_a_row_of_a_shared_ledger_without_a_folder_of_its_own_is_refused_in_word
 ):
     folder = str(search.path) if folder == "that of another search" else folder
     with closing(LedgerWriter(ledger_url())) as ledger:
-        ledger.replace("theirs", Journal(search.journal).read(), cast("str", folder))
+        ledger.replace(cast(SearchRecord, fold("theirs", Journal(search.journal).read())), cast("str", folder))
     for verb in (*DRIVING, "status", "report"):
         assert run([verb, "theirs"]) == ExitCode.REFUSED
         assert "no folder" in cli.capsys.readouterr().err

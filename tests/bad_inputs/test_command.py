@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.launchers import factory
 from orchestrator.schema.launcher import LauncherSection
 from slurm.interface import SlurmSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from tests.bad_inputs.cli import READERS, Cli, endless, pipe
 from tests.sources import calls, modules
 

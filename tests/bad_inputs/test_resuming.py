@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.preflight import integrity
 from tests.bad_inputs.cli import READERS, Cli
 from tests.orchestrator.cli.simulated import TABLE_SEARCH

@@ -119,7 +119,7 @@ def _texts(module: str) -> Iterator[str]:
 def test_an_unsupported_python_is_reported_before_anything_is_imported():
     program = (
         "import sys; sys.version_info = (3, 9, 1, 'final', 0); sys.argv = ['parlay', '--help'];"
-        "from orchestrator.cli.main import main; main()"
+        "from orchestrator.cli.main import main; sys.exit(main())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120

@@ -48,7 +48,7 @@ def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(cli: Cli,
     commands = [[verb, folder] for verb in ("status", "watch", "best", "compare", "report")]
     commands[3].append(folder)
     for words in [*commands, ["logs", "t0002", "--search", folder], ["status", folder, "--json"]]:
-        assert main.run(words) == 0, words
+        assert main.main(words) == 0, words
         said = cli.capsys.readouterr()
         assert is_harmless(said.out + said.err), words
         if words[0] in ("status", "logs"):
@@ -60,7 +60,7 @@ def test_the_traceback_of_a_bug_is_spelled_out(cli: Cli, monkeypatch: pytest.Mon
         raise RuntimeError(STEERING)
 
     monkeypatch.setattr(main, "_command", broken)
-    assert main.run(["status"]) == 1
+    assert main.main(["status"]) == 1
     said = cli.capsys.readouterr().err
     assert "Traceback" in said
     assert is_harmless(said)

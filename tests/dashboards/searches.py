@@ -69,7 +69,7 @@ class SearchUnderTest(Story):
         known = {**ends, "peak_memory_gib": 1.5, "startup_parts_s": {"import": 1.25}}
         measured = metrics(**{"tokens_per_sec": tokens_per_sec, "step_time_s": 1000 / tokens_per_sec} | known | fields)
         names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
-        told = {"flags": flags, "measured": measured, "slowest_rank": slowest_rank or {}}
+        told = {"flags": flags, "measured": measured, "slowest_rank": slowest_rank}
         outcome = Outcome(*names, OutcomeStatus.MEASURED, **told)
         self._end_attempt(trial, "measured", None, outcome.to_json(), None)
         self.end_trial(trial)

@@ -1,4 +1,4 @@
-"""The same in every view: node-hours with an idle pilot and a driver's job, and the reason why finals ended."""
+"""The same in every view: node-hours with an idle pilot, and the reason why finals ended."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trials.analysis.node_time import search_node_time
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind, SearchRecord
 
-ATTEMPT_H, IDLE_H, DRIVER_H = 0.25, 0.125, 0.5
-ALL_H = ATTEMPT_H + IDLE_H + DRIVER_H
+ATTEMPT_H, IDLE_H = 0.25, 0.125
+ALL_H = ATTEMPT_H + IDLE_H
 
 
 def summary_of(record: SearchRecord, folder: Path) -> dict[str, Any]:
@@ -37,19 +37,16 @@ def test_node_hours_that_no_trial_was_charged_for_are_in_every_sum(tmp_path):
     search = SearchUnderTest()
     search.measure(search.start(Layout()), 1000.0)
     search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=IDLE_H, billed_hours=2 * IDLE_H)
-    search.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=DRIVER_H, billed_hours=None)
     search.end()
     record = search.record
     summary = summary_of(record, tmp_path)
     assert summary["budget"]["node_hours_used"] == ALL_H
-    times = summary["node_time"]
-    assert (times["idle_node_hours"], times["driver_node_hours"]) == (IDLE_H, DRIVER_H)
+    assert summary["node_time"]["idle_node_hours"] == IDLE_H
     data = report_data(record, record.ended_at)
-    assert format_node_hours(record) == "0.875 node-hours used"
-    assert describe_cost(data).startswith("0.875 node-hours")
-    assert "The driver's own job took 0.500 of 0.875 node-hours." in describe_spending(data)
+    assert format_node_hours(record) == "0.375 node-hours used"
+    assert describe_cost(data).startswith("0.375 node-hours")
+    assert "of 0.375 node-hours" in describe_spending(data)
     assert points_of(record, "node_hours_used") == [(1, ATTEMPT_H), (2, ALL_H)]
-    assert points_of(record, "driver_node_hours") == [(2, DRIVER_H)]
     assert search_points(record, after_step=2) == [], "it is sent once"
     assert {point.step for point in search_points(search.records[-2])} == {1}, "while the search runs"
 

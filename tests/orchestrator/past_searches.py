@@ -6,15 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.layout import Layout
 from tests.kit import ABSENT, TINY_SEARCH, loaded, metrics, search_text
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
-from trials.ledger.rows import attempt_values, search_values, trial_values
-from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
+from trials.ledger.projection import store
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 SEARCH = search_text(
@@ -62,13 +59,9 @@ def past(spec: SearchSpec, *trials: Trial, search_id: str = "past-aaaaaa", at: f
 def write_ledger(url: str, *searches: SearchRecord) -> str:
     """Create a ledger with these searches and return its URL."""
     engine = open_to_write(url)
-    with Session(engine) as session, session.begin():
+    with engine.begin() as connection:
         for search in searches:
-            session.add(SearchRow(**search_values(search)))
-            for number, trial in enumerate(search.trials):
-                session.add(TrialRow(**trial_values(search.search_id, trial), proposed_seq=number))
-                session.flush()
-                session.add_all(AttemptRow(**attempt_values(search.search_id, a)) for a in trial.attempts)
+            store(connection, search)
     engine.dispose()
     return url
 

@@ -33,4 +33,4 @@ def snapshot_tabled_code(destination: Path) -> str:
 
 if __name__ == "__main__":
     create.snapshot_code = snapshot_tabled_code
-    main()
+    sys.exit(main())

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from orchestrator import api
-from orchestrator.cli.main import run as parlay
+from orchestrator.cli.main import main as parlay
 from orchestrator.interop.table_export import COLUMNS
 from orchestrator.launchers import factory
 from orchestrator.recipe.write import write_recipe

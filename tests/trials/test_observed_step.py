@@ -113,5 +113,5 @@ def test_gradients_were_reduced_where_different_batches_have_the_same(sums, norm
 )
 def test_a_report_of_another_form_is_refused(change):
     assert ObservedStep.from_json(DDP.to_json()) == DDP
-    with pytest.raises(ValueError, match="observed_step"):
+    with pytest.raises(ValueError, match=next(iter(change))):
         ObservedStep.from_json(DDP.to_json() | change)

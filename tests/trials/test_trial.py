@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search_spaces.decoding import decode, encode, require_schema
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.kit import LAYOUT, MEASURED, OUTCOME, SPEC
-from trials.outcome_types import MeasuredMetrics, ThroughputBound, measured_of
+from trials.outcome_types import MeasuredMetrics, ThroughputBound
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -21,11 +22,9 @@ from trials.trial import (
     Trial,
     TrialSpec,
     TrialState,
-    require_schema,
     utc_seconds,
     utc_text,
 )
-from trials.trial_json import attempt_json, attempt_of, trial_json, trial_of, with_times
 
 
 def through_json(data: dict) -> dict:
@@ -68,25 +67,23 @@ class TestOutcome:
         "change",
         [
             *({"schema": schema} for schema in ("parlay.outcome/2", "parlay.spec/1", None)),
-            *({"status": status} for status in ("splendid", None)),
+            {"status": "splendid"},
             {"reason": "bad_luck"},
-            *({name: value} for name in ("measured", "proof", "fingerprint") for value in (None, [1], "torch")),
-            *({"flags": value} for value in (None, "time_limit", ["time_limit", 1], ["unheard_of"])),
-            *({"step_times_s": value} for value in (None, 0.5, [0.5, "0.5"], [None], [True])),
-            *({name: value} for name in ("phase", "excerpt", "started_at", "ended_at") for value in (1, ["x"])),
-            *({name: value} for name in ("rank", "restart") for value in (0.5, "0", True)),
-            *({name: value} for name in ("search_id", "trial", "attempt", "nonce") for value in (None, 1)),
-            {"restart": None},
+            *({name: [1]} for name in ("measured", "proof", "fingerprint", "slowest_rank", "fullest_rank")),
+            *({"flags": value} for value in ("time_limit", ["unheard_of"])),
+            *({"step_times_s": value} for value in (0.5, [0.5, "0.5"])),
+            *({name: 1} for name in ("phase", "excerpt", "nonce")),
+            *({name: value} for name in ("rank", "restart") for value in (0.5, -1)),
             {"mood": "good"},
         ],
     )
-    def test_what_is_not_an_outcome_is_refused(self, change):
-        with pytest.raises(ValueError, match=r"outcome|splendid|None|bad_luck|unheard_of"):
+    def test_what_is_not_an_outcome_is_refused_by_the_field(self, change):
+        with pytest.raises(ValueError, match=next(iter(change))):
             Outcome.from_json(OUTCOME.to_json() | change)
 
     def test_an_outcome_without_what_identifies_it_is_refused(self):
         for name in ("schema", "status", "nonce", "trial"):
-            with pytest.raises(ValueError, match=r"outcome|OutcomeStatus"):
+            with pytest.raises(ValueError, match=name):
                 Outcome.from_json({key: value for key, value in OUTCOME.to_json().items() if key != name})
 
 
@@ -143,35 +140,34 @@ TRIAL = Trial("t0001", LAYOUT, prediction={"step_time_s": 0.5}, attempts=(ATTEMP
 
 def test_a_trial_and_its_attempts_are_read_back_as_they_were():
     for one in (ATTEMPT, replace(ATTEMPT, reason=None, outcome=None)):
-        assert attempt_of(json.loads(json.dumps(attempt_json(one)))) == one
-    data = json.loads(json.dumps(trial_json(TRIAL)))
-    assert data.pop("layout_key") == LAYOUT.key
-    assert trial_of(data, [ATTEMPT]) == TRIAL
+        assert decode(Attempt, through_json(encode(one))) == one
+    assert decode(Trial, through_json(encode(TRIAL))) == TRIAL
 
 
 def test_a_view_chooses_fields_and_has_times_as_text():
-    assert trial_json(TRIAL, "layout_key", "reason") == {"layout_key": LAYOUT.key, "reason": None}
-    chosen = with_times(attempt_json(ATTEMPT, "reason", "started_at", "ended_at"))
+    assert encode(TRIAL, "layout_key", "reason") == {"layout_key": LAYOUT.key, "reason": None}
+    chosen = encode(ATTEMPT, "reason", "started_at", "ended_at")
     assert chosen == {"reason": "pruned", "started_at": "2023-11-14T22:13:20.500000Z", "ended_at": None}
 
 
 def test_metrics_and_bounds_are_decoded_as_they_were_written():
     for measured in (MeasuredMetrics(**MEASURED, time_s={"compute": 0.5}), ThroughputBound(300.0), None):
-        assert measured_of({} if measured is None else measured.to_json()) == measured
-    assert measured_of(MEASURED | {"mfu": None}) == MeasuredMetrics(**MEASURED)
+        outcome = replace(OUTCOME, measured=measured)
+        assert Outcome.from_json(through_json(outcome.to_json())) == outcome
+    assert MeasuredMetrics(**MEASURED).to_json() == MEASURED
 
 
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"speed": 1.0}, "speed is not a metric"),
-        ({"samples_per_sec": None}, "samples_per_sec is None, not a positive number"),
-        ({"loss_last": True}, "loss_last is True, not a finite number"),
-        ({"warmup_steps": 3.5}, "warmup_steps is 3.5, not a whole number"),
-        ({"time_s": {"compute": "1"}}, "time_s is {'compute': '1'}, not finite numbers by name"),
-        ({"startup_parts_s": {"\x1b[2J": 1.0}}, "startup_parts_s is"),
+        ({"speed": 1.0}, "'speed' is not one of"),
+        ({"samples_per_sec": 0}, "samples_per_sec is 0, not above 0"),
+        ({"loss_last": True}, "loss_last is True, not float"),
+        ({"warmup_steps": 3.5}, "warmup_steps is 3.5, not int"),
+        ({"time_s": {"compute": "1"}}, "time_s.compute is '1', not float"),
+        ({"startup_parts_s": {"\x1b[2J": 1.0}}, "a name of startup_parts_s is"),
     ],
 )
 def test_what_is_no_metric_is_refused(change, fault):
-    with pytest.raises(ValueError, match=fault):
-        measured_of(MEASURED | change)
+    with pytest.raises(ValueError, match=f"measured: {fault}"):
+        Outcome.from_json(OUTCOME.to_json() | {"measured": MEASURED | change})

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import require_schema
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, lower_bound_of
 from trials.attempt_result import COMPARABLE, are_comparable
 from trials.files.folders import read_json
 from trials.outcome_types import MeasuredMetrics
-from trials.trial import TrialKind, TrialSpec, require_schema
+from trials.trial import TrialKind, TrialSpec
 
 INCUMBENTS_SCHEMA = "parlay.incumbents/1"
 
@@ -121,7 +122,7 @@ def _incumbents(by_nodes: Sequence[Ranking]) -> Iterator[dict[str, Any]]:
 
 def _comparable(layout: RankedLayout) -> dict[str, Any]:
     outcome = layout.first.last_attempt and layout.first.last_attempt.outcome
-    fingerprint = outcome.fingerprint if outcome else {}
+    fingerprint: Mapping[str, Any] = outcome.fingerprint if outcome else {}
     return {name: fingerprint[name] for name in COMPARABLE if name in fingerprint}
 
 

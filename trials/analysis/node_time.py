@@ -18,7 +18,7 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class NodeTime:
-    """Node-hours that ended attempts, the fabric check, idle pilots and drivers were charged, and what they were spent
+    """Node-hours that ended attempts, the fabric check, and idle pilots were charged, and what they were spent
     on. The rest of them went to what no rank tells: launches, pauses between steps, profiles, ends."""
 
     node_hours: float
@@ -37,31 +37,28 @@ class NodeTime:
     """The fabric check, with its retry."""
     idle_node_hours: float
     """Pilots, beyond what attempts paid for."""
-    driver_node_hours: float
-    """Slurm jobs that drivers ran in (--as-job), by their CPUs of those of the node."""
 
 
 def search_node_time(search: SearchRecord) -> NodeTime:
-    """Node-hours of a search, its pilots and the jobs of its drivers included."""
+    """Node-hours of a search, its pilots included."""
     pilots = [pilot.node_hours for pilot in search.pilots.values()]
-    return node_time(search.trials, pilots, search.driver_node_hours, search.fabric_check_node_hours)
+    return node_time(search.trials, pilots, search.fabric_check_node_hours)
 
 
 def node_time(
     trials: Iterable[Trial],
     idle_node_hours: Iterable[float] = (),
-    driver_node_hours: float = 0.0,
     fabric_check_node_hours: float = 0.0,
 ) -> NodeTime:
     """Node-hours of these trials' ended attempts, of pilots that no attempt paid for (below 0 where attempts were
-    charged more than their pilot held), of drivers, and of the fabric check."""
+    charged more than their pilot held), and of the fabric check."""
     ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
     told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
     idle = fsum(idle_node_hours)
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
     known = {part for part, _ in startup}
     earlier = fsum(attempt.earlier_node_hours for attempt in ended)
-    total = max(0.0, _charged(ended) + fabric_check_node_hours + idle) + driver_node_hours
+    total = max(0.0, _charged(ended) + fabric_check_node_hours + idle)
     measured = fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told)
     return NodeTime(
         node_hours=total,
@@ -72,7 +69,6 @@ def node_time(
         preempted_node_hours=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
         fabric_check_node_hours=fabric_check_node_hours,
         idle_node_hours=max(0.0, idle),
-        driver_node_hours=driver_node_hours,
     )
 
 

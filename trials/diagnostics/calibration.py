@@ -7,15 +7,14 @@ only: the compute side reads this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import JsonObject
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_as, write_json
-from trials.trial import LowerStrEnum, decode_as
-
-MEASUREMENTS_SCHEMA = "parlay.measurements/1"
+from trials.trial import LowerStrEnum
 
 ROUNDS = 5
 """Repetitions of a measurement, of which the median counts."""
@@ -196,8 +195,10 @@ class PairTime:
 
 
 @dataclass(frozen=True)
-class Measurements:
+class Measurements(JsonObject):
     """measurements.json. Values not measured are None or missing; `fingerprint` is as in an outcome."""
+
+    SCHEMA = "parlay.measurements/1"
 
     products: tuple[ProductRate, ...] = ()
     memory_gb_per_s: float | None = None
@@ -208,21 +209,13 @@ class Measurements:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     ended_at: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": MEASUREMENTS_SCHEMA} | asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measurements:
-        """The inverse of `to_json`; ValueError for anything else."""
-        return decode_as(cls, MEASUREMENTS_SCHEMA, data)
-
     def write(self, folder: Path) -> None:
         write_json(folder / "measurements.json", self.to_json())
 
     @classmethod
     def read(cls, folder: Path) -> Measurements | None:
         """The measurements in this folder; None without any yet."""
-        return read_as(cls, MEASUREMENTS_SCHEMA, folder / "measurements.json")
+        return read_as(cls, folder / "measurements.json")
 
 
 def trainer_of(precisions: Sequence[str]) -> dict[str, Any]:

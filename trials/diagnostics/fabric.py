@@ -8,10 +8,11 @@ library only: the compute side reads this.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from search_spaces.decoding import Bound, JsonObject, decode_value, encode
 from trials.diagnostics.calibration import (
     SMALL_BYTES,
     Collective,
@@ -22,29 +23,20 @@ from trials.diagnostics.calibration import (
     pair_of,
 )
 from trials.files.folders import read_json, write_json
-from trials.json_types import (
-    FieldTypes,
-    is_finite_number,
-    is_flag,
-    is_integer,
-    is_list_of,
-    is_object,
-    is_text,
-    require_types,
-)
-from trials.trial import require_schema
 
-FABRIC_SCHEMA = "parlay.fabric/1"
 MAX_SHAPES = 12
 """Group shapes of the search that are checked: those of most layouts. On a GPU each has a communicator of its own."""
+
+
+_Ranks = Annotated[int, Bound("1 or more", lambda number: number >= 1)]
 
 
 @dataclass(frozen=True)
 class GroupShape:
     """Groups of `num_ranks` ranks, `stride` apart, and the collectives that layouts run in them."""
 
-    num_ranks: int
-    stride: int
+    num_ranks: _Ranks
+    stride: _Ranks
     kinds: tuple[Collective, ...]
 
     @property
@@ -63,8 +55,8 @@ class Exchange:
     """
 
     kind: Collective
-    num_ranks: int
-    stride: int
+    num_ranks: _Ranks
+    stride: _Ranks
     shift: int = 0
     is_small: bool = False
     is_alone: bool = False
@@ -92,68 +84,32 @@ class Exchange:
         return f"{self.kind.replace('_', '-')} over {self.num_ranks} ranks{apart}"
 
 
+_Bytes = Annotated[int, Bound("from 1 to 2^50", lambda size: 0 < size <= 2**50)]
+_Seconds = Annotated[float, Bound("from 1e-9 to 1e6", lambda seconds: 1e-9 <= seconds <= 1e6)]
+
+
 @dataclass(frozen=True)
 class ExchangeTime:
     """Seconds of each group of an exchange, in the order of `Exchange.groups`, on its slowest rank."""
 
     exchange: Exchange
-    num_bytes: int
-    seconds: tuple[float, ...]
+    num_bytes: _Bytes
+    seconds: tuple[_Seconds, ...]
 
     def gb_per_s(self, seconds: float) -> float:
         """Bus bandwidth at which a group of these seconds communicated, in GB/s (1e9 bytes)."""
         return bus_gb_per_s(self.exchange.kind, self.exchange.num_ranks, self.num_bytes, seconds)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ExchangeTime:
-        """The inverse of `asdict`; ValueError for anything else."""
-        require_types(data, _TIME_TYPES, "the time's")
-        require_types(data["exchange"], _EXCHANGE_TYPES, "the exchange's")
-        exchange = Exchange(**data["exchange"] | {"kind": Collective(data["exchange"]["kind"])})
-        if exchange.num_ranks < 1 or exchange.stride < 1 or not 0 < data["num_bytes"] <= _MOST_BYTES:
-            raise ValueError("an exchange whose ranks, stride or bytes are out of bounds")
-        if not all(_LEAST_S <= seconds <= _MOST_S for seconds in data["seconds"]):
-            raise ValueError(f"an exchange whose seconds are not from {_LEAST_S:g} to {_MOST_S:g}")
-        return cls(exchange, data["num_bytes"], tuple(data["seconds"]))
-
-
-_MOST_BYTES = 2**50
-_LEAST_S, _MOST_S = 1e-9, 1e6
-
-_TIME_TYPES: FieldTypes = {
-    "an object": (("exchange",), is_object),
-    "a whole number": (("num_bytes",), is_integer),
-    "a list of numbers": (("seconds",), is_list_of(is_finite_number)),
-}
-_EXCHANGE_TYPES: FieldTypes = {
-    "text": (("kind",), is_text),
-    "a whole number": (("num_ranks", "stride", "shift"), is_integer),
-    "true or false": (("is_small", "is_alone"), is_flag),
-}
-
 
 @dataclass(frozen=True)
-class FabricTimes:
+class FabricTimes(JsonObject):
     """fabric.json: the node of each rank, and the time of every exchange. `fingerprint` is as in an outcome."""
+
+    SCHEMA = "parlay.fabric/1"
 
     nodes: tuple[str, ...]
     times: tuple[ExchangeTime, ...]
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": FABRIC_SCHEMA} | asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FabricTimes:
-        """The inverse of `to_json`; ValueError for another schema, or for fields that are missing or have other
-        types."""
-        require_schema(data, FABRIC_SCHEMA)
-        require_types(data, _FABRIC_TYPES, "fabric.json's")
-        try:
-            times = tuple(map(ExchangeTime.from_json, data["times"]))
-            return cls(tuple(data["nodes"]), times, data["fingerprint"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"times with missing or unknown fields: {error}") from error
 
     def write(self, folder: Path) -> None:
         write_json(folder / "fabric.json", self.to_json())
@@ -188,21 +144,14 @@ class FabricTimes:
                 raise ValueError(f"{time.exchange.words}: {len(time.seconds)} times of {num_groups} groups")
 
 
-_FABRIC_TYPES: FieldTypes = {
-    "a list of texts": (("nodes",), is_list_of(is_text)),
-    "a list of objects": (("times",), is_list_of(is_object)),
-    "an object": (("fingerprint",), is_object),
-}
-
-
 def trainer_of(shapes: Sequence[GroupShape]) -> dict[str, Any]:
     """The spec's `trainer` section for a check of these shapes."""
-    return {"kind": "fabric_check", "shapes": [asdict(shape) for shape in shapes]}
+    return {"kind": "fabric_check", "shapes": encode(shapes)}
 
 
 def shapes_of(trainer: Mapping[str, Any]) -> list[GroupShape]:
     """The inverse of `trainer_of`."""
-    return [GroupShape(s["num_ranks"], s["stride"], tuple(map(Collective, s["kinds"]))) for s in trainer["shapes"]]
+    return list(decode_value(tuple[GroupShape, ...], trainer["shapes"], "shapes"))
 
 
 def exchanges_of(shapes: Sequence[GroupShape], gpus_per_node: int, num_nodes: int) -> list[Exchange]:

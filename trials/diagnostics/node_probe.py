@@ -6,15 +6,13 @@ Standard library only: the compute side reads this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from search_spaces.decoding import JsonObject
 from trials.diagnostics.calibration import GroupTime
 from trials.files.folders import read_as, write_json
-from trials.trial import decode_as
 
-NODE_PROBE_SCHEMA = "parlay.node_probe/1"
 MARKS_SEEN_WITHIN_S = 90.0
 """Seconds for which a rank looks for the others' markers: NFS may cache a folder's listing for up to a minute."""
 
@@ -45,19 +43,13 @@ class RankProbe:
 
 
 @dataclass(frozen=True)
-class NodeProbeReport:
+class NodeProbeReport(JsonObject):
     """node_probe.json: what all ranks saw, in rank order, and how fast they talked."""
+
+    SCHEMA = "parlay.node_probe/1"
 
     ranks: tuple[RankProbe, ...]
     groups: tuple[GroupTime, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": NODE_PROBE_SCHEMA} | asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> NodeProbeReport:
-        """The inverse of `to_json`; ValueError for anything else."""
-        return decode_as(cls, NODE_PROBE_SCHEMA, data)
 
     def write(self, folder: Path) -> None:
         write_json(folder / "node_probe.json", self.to_json())
@@ -65,7 +57,7 @@ class NodeProbeReport:
     @classmethod
     def read(cls, folder: Path) -> NodeProbeReport | None:
         """None while there are none."""
-        return read_as(cls, NODE_PROBE_SCHEMA, folder / "node_probe.json")
+        return read_as(cls, folder / "node_probe.json")
 
 
 def marker_path(folder: Path, rank: int) -> Path:

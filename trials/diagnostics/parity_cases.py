@@ -104,27 +104,19 @@ TRIPLE_AXES = ("tensor_parallel", "pipeline_parallel", "zero_stage", "pipeline_s
 
 
 def covering_cases(
-    accelerator: str = "cpu", most_ranks: int = MOST_RANKS, engines: tuple[str, ...] = NATIVE_ENGINES
+    accelerator: str = "cpu",
+    most_ranks: int = MOST_RANKS,
+    engines: tuple[str, ...] = NATIVE_ENGINES,
+    covers: Covers | None = None,
 ) -> list[Case]:
     """Few cases of these engines, cheapest first, that cover all pairs and triples, the known silent errors and tied
-    weights."""
-    return _covering(_shown, accelerator, most_ranks, engines)
-
-
-def full_cases(
-    accelerator: str = "cpu", most_ranks: int = MOST_RANKS, engines: tuple[str, ...] = NATIVE_ENGINES
-) -> list[Case]:
-    """Cases that cover every triple on every shape, by every engine, besides those of `covering_cases`."""
-    return _covering(_shown_by_shape, accelerator, most_ranks, engines)
-
-
-def _covering(shown: _Shown, accelerator: str, most_ranks: int, engines: tuple[str, ...]) -> list[Case]:
+    weights; or all that each `covers`."""
     named = [
         case
         for case in _valid_named({**SILENT_ERRORS, **TIED, **FEATURES}, accelerator)
         if case.layout.engine in engines
     ]
-    chosen = _chosen(_within(most_ranks, valid_cases(accelerator, engines)), shown)
+    chosen = _chosen(_within(most_ranks, valid_cases(accelerator, engines)), covers or covered)
     return chosen + _within(most_ranks, named)
 
 
@@ -298,9 +290,9 @@ def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chose
     return any(not any(engine_violations(layout, model_of(shape, layout.precision))) for shape, layout in every)
 
 
-def _chosen(valid: Sequence[Case], shown: _Shown) -> list[Case]:
+def _chosen(valid: Sequence[Case], covers: Covers) -> list[Case]:
     axes = _varying_axes(valid)
-    indices = cover([shown(case, axes) for case in valid], [_cost(case) for case in valid])
+    indices = cover([covers(case, axes) for case in valid], [_cost(case) for case in valid])
     return sorted((valid[index] for index in indices), key=_cost)
 
 
@@ -318,11 +310,11 @@ def _cost(case: Case) -> float:
     return 1.0 + 0.4 * layout.num_gpus + 0.002 * layout.grad_accum_steps * meetings * layout.tensor_parallel
 
 
-_Shown = Callable[[Case, Sequence[str]], list[Hashable]]
+Covers = Callable[[Case, Sequence[str]], list[Hashable]]
 """Lists all that a case covers of some axes."""
 
 
-def _shown(case: Case, axes: Sequence[str]) -> list[Hashable]:
+def covered(case: Case, axes: Sequence[str]) -> list[Hashable]:
     """The values, pairs and triples that a case covers. Half precision says little of a layout, so it only covers
     values."""
     values = axis_values(case)
@@ -331,13 +323,6 @@ def _shown(case: Case, axes: Sequence[str]) -> list[Hashable]:
     if precision != "fp32":
         return of_precision
     return [*of_precision, *value_combinations(values, axes, 2), *value_combinations(values, TRIPLE_AXES, 3)]
-
-
-def _shown_by_shape(case: Case, axes: Sequence[str]) -> list[Hashable]:
-    """The coverage of `_shown`, with the triples of each engine and shape separate."""
-    values = axis_values(case)
-    triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLE_AXES, 3)
-    return _shown(case, axes) + [(case.layout.engine, case.shape, triple) for triple in triples]
 
 
 def _valid_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:

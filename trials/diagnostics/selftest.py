@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from search_spaces.decoding import decode, decode_value
+from search_spaces.decoding import JsonObject
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.files.folders import read_as, read_json, write_json
+from trials.files.folders import read_as, write_json
 from trials.measure_rules import MeasureRules
-from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec, require_schema
-
-CASES_SCHEMA = "parlay.selftest_cases/1"
-RESULTS_SCHEMA = "parlay.selftest_results/1"
+from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec
 
 SEED = 7
 CASE_LIMIT_S = 120.0
@@ -56,9 +53,6 @@ class Case:
     layout: Layout
     expected: ExpectedResult = ExpectedResult.AGREES
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class CaseResult:
@@ -72,9 +66,6 @@ class CaseResult:
     seconds: float
     message: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class RankTraining:
@@ -86,10 +77,6 @@ class RankTraining:
     parameters: int
     micro_batches: float
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RankTraining:
-        return decode(cls, data)
-
 
 @dataclass(frozen=True)
 class ReferenceTraining:
@@ -97,10 +84,6 @@ class ReferenceTraining:
 
     losses: tuple[float, ...]
     grad_norms: tuple[float, ...]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ReferenceTraining:
-        return cls(tuple(data["losses"]), tuple(data["grad_norms"]))
 
 
 @dataclass(frozen=True)
@@ -176,18 +159,24 @@ def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: Measure
     )
 
 
+@dataclass(frozen=True)
+class _Cases(JsonObject):
+    SCHEMA = "parlay.selftest_cases/1"
+
+    cases: tuple[Case, ...]
+
+
 def write_cases(folder: Path, cases: Sequence[Case]) -> None:
     """Write the cases to run, next to spec.json."""
-    write_json(folder / "cases.json", {"schema": CASES_SCHEMA, "cases": [case.to_json() for case in cases]})
+    write_json(folder / "cases.json", _Cases(tuple(cases)).to_json())
 
 
 def read_cases(folder: Path) -> list[Case]:
     """The cases to run; FileNotFoundError without a file, ValueError for another schema."""
-    data = read_json(folder / "cases.json")
-    if data is None:
+    found = read_as(_Cases, folder / "cases.json")
+    if found is None:
         raise FileNotFoundError(f"{folder} holds no cases.json")
-    require_schema(data, CASES_SCHEMA)
-    return list(decode_value(tuple[Case, ...], data.get("cases"), "cases"))
+    return list(found.cases)
 
 
 def trained_path(place: Path, rank: int) -> Path:
@@ -196,16 +185,18 @@ def trained_path(place: Path, rank: int) -> Path:
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(JsonObject):
     """results.json: the results so far. `fingerprint` is as in an outcome, of rank 0's node."""
+
+    SCHEMA = "parlay.selftest_results/1"
 
     results: tuple[CaseResult, ...] = ()
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        write_json(folder / "results.json", {"schema": RESULTS_SCHEMA, **asdict(self)})
+        write_json(folder / "results.json", self.to_json())
 
     @classmethod
     def read(cls, folder: Path) -> Results:
         """The results in this folder, empty without a file; ValueError for another schema."""
-        return read_as(cls, RESULTS_SCHEMA, folder / "results.json") or cls()
+        return read_as(cls, folder / "results.json") or cls()

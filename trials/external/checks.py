@@ -33,7 +33,7 @@ def layout_proof(spec: TrialSpec, reported: Mapping[str, float], seen: ObservedS
         missing -= {"global_batch_size"}
     if not TRAINERS[spec.trainer["kind"]].is_observed:
         missing &= {"world_size", "global_batch_size"}
-    observed_step = {} if seen is None else {"observed_step": seen.to_json()}
+    observed_step = {} if seen is None else {"observed_step": seen}
     return found | observed_step | {"unproven": sorted(missing)}
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.decoding import T, parse_json
+from search_spaces.decoding import T, decode, parse_json, require_schema
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
-from trials.trial import decode_as
 
 
 @dataclass(frozen=True)
@@ -271,12 +270,16 @@ def read_json(path: Path, most_bytes: int = MAX_BYTES) -> dict[str, Any] | None:
     return data
 
 
-def read_as(kind: type[T], schema: str, path: Path) -> T | None:
-    """The dataclass whose fields this file has beside the schema; None where there is no file. DamagedFile for anything
-    else."""
-    data = read_json(path)
+def read_as(kind: type[T], path: Path, schema: str | None = None) -> T | None:
+    """The dataclass whose fields this file has beside this schema, by default the class's own; None where there is no
+    file. DamagedFile for anything else."""
+    if (data := read_json(path)) is None:
+        return None
     try:
-        return None if data is None else decode_as(kind, schema, data)
+        if schema is not None:
+            require_schema(data, schema)
+            del data["schema"]
+        return decode(kind, data)
     except ValueError as error:
         raise DamagedFile(path, error) from error
 

@@ -113,12 +113,17 @@ def put_aside(path: Path, found: tuple[int, int] | None) -> Path | None:
     with _locked(path.parent):
         if found is None or identity(path) != found:
             return None
-        aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}")
+        aside = aside_path(path, "damaged")
         # The log goes first: SQLite would replay a leftover one into the next database of that name.
         for end in (*_SIDE_FILES, ""):
             with suppress(FileNotFoundError):
                 os.rename(f"{path}{end}", f"{aside}{end}")
         return aside
+
+
+def aside_path(path: Path, why: str) -> Path:
+    """A new name beside a database that is put aside."""
+    return path.with_name(f"{path.name}.{why}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}")
 
 
 @contextmanager

@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, bindparam, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine, bindparam, insert, select
 
 from search_spaces.errors import InputError
 from trials.ledger.database import open_to_write, retry_while_busy
-from trials.ledger.tables import CommandRow, SearchRow
-from trials.trial import LowerStrEnum
+from trials.ledger.tables import COMMAND, SEARCH
+from trials.trial import LowerStrEnum, utc_seconds, utc_text
 
 
 class CommandKind(LowerStrEnum):
@@ -32,24 +31,25 @@ def request_cancel(url: str, search_id: str, at: float) -> None:
     """Ask the driver of this search to cancel it. InputError for an unknown search, LedgerUnavailable."""
     engine = open_to_write(url)
 
-    def insert() -> None:
-        with Session(engine) as session, session.begin():
-            if session.get(SearchRow, search_id) is None:
+    def send() -> None:
+        with engine.begin() as connection:
+            if connection.scalar(select(SEARCH.c.search_id).where(SEARCH.c.search_id == search_id)) is None:
                 message = f"there is no search {search_id!r} in this ledger"
                 fix = "parlay status --all lists those that are"
                 raise InputError.of("unknown_id", message, value=search_id, fix=fix)
-            session.add(CommandRow(search_id=search_id, kind=CommandKind.CANCEL.value, at=at))
+            command = {"search_id": search_id, "kind": CommandKind.CANCEL.value, "at": utc_text(at)}
+            connection.execute(insert(COMMAND).values(command))
 
     try:
-        retry_while_busy(insert)
+        retry_while_busy(send)
     finally:
         engine.dispose()
 
 
 _PENDING = (
-    select(CommandRow.id, CommandRow.search_id, CommandRow.kind, CommandRow.at)
-    .where(CommandRow.search_id == bindparam("of"), CommandRow.settled_at.is_(None))
-    .order_by(CommandRow.id)
+    select(COMMAND.c.id, COMMAND.c.search_id, COMMAND.c.kind, COMMAND.c.at)
+    .where(COMMAND.c.search_id == bindparam("of"), COMMAND.c.settled_at.is_(None))
+    .order_by(COMMAND.c.id)
 )
 _ANY_IN_SQLITE = "SELECT 1 FROM command WHERE search_id = ? AND settled_at IS NULL LIMIT 1"
 
@@ -64,7 +64,7 @@ def pending(engine: Engine, search_id: str) -> list[Command]:
         return []
     with engine.connect() as connection:
         rows = connection.execute(_PENDING, {"of": search_id}).all()
-    return [Command(row.id, row.search_id, CommandKind(row.kind), row.at) for row in rows]
+    return [Command(row.id, row.search_id, CommandKind(row.kind), utc_seconds(row.at)) for row in rows]
 
 
 def _has_any(engine: Engine, search_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Connections to a ledger: created, migrated, guarded, and retried while another process holds the lock.
+"""Connections to a ledger: created, rebuilt, guarded, and retried while another process holds the lock.
 
 SQLite runs in WAL mode: readers (status, the MLflow sync, a person's own query) never block the driver and never see
 half a transaction. Its shared memory only works within one machine, which is why `location` refuses network file
@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import sqlite3
@@ -26,12 +27,8 @@ from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 from search_spaces.errors import ExternalError, InputError
 from trials.files import sqlite_file
 from trials.ledger.events import FencedError
-from trials.ledger.tables import Base
+from trials.ledger.tables import METADATA, SCHEMA
 
-REVISIONS = ("1", "2")
-"""Schema revisions of migrations/versions, oldest first; the last is this Parlay's."""
-
-MIGRATIONS = "trials.ledger:migrations"
 VERSION_TABLE = "parlay_ledger_version"
 
 PATIENCE_S = 60.0
@@ -48,9 +45,11 @@ REBUILD = "parlay ledger rebuild FOLDER, with the folder that holds your searche
 """Fix for a damaged ledger: the journals in the search folders hold everything."""
 
 _DISK_FULL_ERRORS = ("disk is full", "no space left", "quota exceeded")
-_ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
+_ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever makes a Postgres ledger
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class LedgerUnavailable(ExternalError):
@@ -72,21 +71,23 @@ class LedgerFull(LedgerUnavailable, OSError):
     """There is no room for the transaction, which was rolled back: like any full disk this may pass."""
 
 
-def open_to_write(url: str) -> Engine:
-    """The ledger at `url`, created or migrated as needed; its transactions take the write lock at once.
+def open_to_write(url: str, may_rebuild: bool = False) -> Engine:
+    """The ledger at `url`, created if missing; its transactions take the write lock at once.
 
-    Raises InputError (an unknown schema, not a ledger, a driver that is not installed) and LedgerUnavailable.
+    A SQLite ledger of another schema is put aside and rebuilt, which is logged. One in Postgres may be others' too: it
+    is rebuilt with `may_rebuild`, for the command that asks for it. Raises InputError (another schema, not a ledger, a
+    driver that is not installed) and LedgerUnavailable.
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
         _create(Path(target.database or ""))
     engine = _engine(target, "BEGIN IMMEDIATE")
-    retry_while_busy(partial(_migrate, engine), _OPENING_PATIENCE_S)
+    retry_while_busy(partial(_prepare, engine, may_rebuild), _OPENING_PATIENCE_S)
     return engine
 
 
 def open_to_read(url: str) -> Engine | None:
-    """The ledger at `url`, migrated if it is older; None where there is none yet. Raises as `open_to_write`.
+    """The ledger at `url`; None where there is none yet. One of another schema is treated as by `open_to_write`.
 
     A transaction sees one state of the whole ledger, whatever is written meanwhile.
     """
@@ -95,11 +96,11 @@ def open_to_read(url: str) -> Engine | None:
         return None
     engine = _engine(target, "BEGIN")
     with retry_while_busy(engine.connect, _OPENING_PATIENCE_S) as connection:
-        found = retry_while_busy(partial(_revision, connection), _OPENING_PATIENCE_S)
+        found = retry_while_busy(partial(_schema, connection), _OPENING_PATIENCE_S)
     if found is None:
         engine.dispose()
         return None
-    if found != REVISIONS[-1]:
+    if found != SCHEMA:
         open_to_write(url).dispose()
     return engine
 
@@ -219,70 +220,61 @@ def _require_same_file(path: Path, _connection: Any, record: Any, _proxy: Any) -
         raise InvalidatePoolError("another file lies at the ledger's path by now")
 
 
-def _migrate(engine: Engine) -> None:
-    _bring_to_newest(engine)
+def _prepare(engine: Engine, may_rebuild: bool) -> None:
+    with engine.begin() as connection:
+        if engine.dialect.name != "sqlite":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+        found = _schema(connection)
+        if found is None:
+            _create_tables(connection)
+        elif found != SCHEMA:
+            _rebuild(connection, found, may_rebuild)
     if engine.dialect.name == "sqlite":  # only now, so that a rejected database stays unchanged
         with closing(engine.raw_connection()) as raw:
             raw.cursor().execute("PRAGMA journal_mode = WAL")
 
 
-def _bring_to_newest(engine: Engine) -> None:
-    with engine.begin() as connection:
-        if engine.dialect.name != "sqlite":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
-        found = _revision(connection)
-        if found == REVISIONS[-1]:
-            return
-        if found is None:
-            _create_tables(connection)
-            return
-        if engine.dialect.name == "sqlite":
-            _back_up(Path(engine.url.database or ""), found)
-        _upgrade(connection)
-
-
-def _revision(connection: Connection) -> str | None:
-    """The schema found, None without one; InputError for an unknown one, and for tables with a ledger's names but no
-    schema."""
+def _schema(connection: Connection) -> str | None:
+    """The schema found, None without one; InputError for tables with a ledger's names but no schema."""
     tables = inspect(connection)
     if tables.has_table(VERSION_TABLE):
-        found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-        if found not in REVISIONS:
-            raise _unknown_schema(f"the ledger has schema {found}, this Parlay reads schema {REVISIONS[-1]}")
-        return str(found)
-    if taken := [name for name in Base.metadata.tables if tables.has_table(name)]:
-        raise _unknown_schema(f"the database has a table {taken[0]}, but no table with the schema's version")
+        return str(connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar())
+    if taken := [name for name in METADATA.tables if tables.has_table(name)]:
+        words = f"the database has a table {taken[0]}, but no table with the schema's version"
+        raise _refused(words, "move it away, or name another ledger")
     return None
 
 
-def _unknown_schema(words: str) -> InputError:
-    return InputError.of(
-        "ledger_schema",
-        words,
-        key="ledger.url",
-        rule="a ledger is read by the Parlay that wrote it, or a newer one; those of before the first release are not",
-        fix=f"update Parlay if a newer one wrote it; else move it away, or name another ledger, and {_REBUILD_HINT}",
-    )
+def _refused(words: str, fix: str) -> InputError:
+    rule = "a ledger of another schema is rebuilt from the journals in the searches' folders"
+    return InputError.of("ledger_schema", words, key="ledger.url", rule=rule, fix=f"{fix}; {_REBUILD_HINT}")
 
 
 def _create_tables(connection: Connection) -> None:
-    """Create the tables of a new ledger at once; alembic would take a quarter of a second."""
-    Base.metadata.create_all(connection, checkfirst=False)
-    key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
-    connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})"))
-    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:revision)"), {"revision": REVISIONS[-1]})
+    METADATA.create_all(connection, checkfirst=False)
+    connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL)"))
+    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:schema)"), {"schema": SCHEMA})
 
 
-def _back_up(path: Path, revision: str) -> None:
-    """`ledger.db.schema-1`: the ledger as it was before it was migrated."""
-    sqlite_file.copy(path, path.with_name(f"{path.name}.schema-{revision}"))
+def _rebuild(connection: Connection, found: str, may_rebuild: bool) -> None:
+    """Replace the tables by those of this schema, with the same searches, in this transaction."""
+    from trials.ledger.outdated import carry_over, read_outdated  # seldom needed
+
+    words = f"the ledger has schema {found}, this Parlay reads schema {SCHEMA}"
+    is_file = connection.dialect.name == "sqlite"
+    if not is_file and not may_rebuild:
+        raise _refused(words, "let nobody use it with another version of Parlay meanwhile")
+    kept = f": it is kept as {_back_up(Path(connection.engine.url.database or ''), found)}" if is_file else ""
+    before = read_outdated(connection)
+    METADATA.drop_all(connection)
+    connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
+    _create_tables(connection)
+    carry_over(connection, before)
+    _log.warning(f"{words}{kept}, and rebuilt: {before.words}")
 
 
-def _upgrade(connection: Connection) -> None:
-    # Imported here, since alembic is slow to import and only needed for older ledgers.
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
-    config.set_main_option("script_location", MIGRATIONS)
-    command.upgrade(config, "head")
+def _back_up(path: Path, schema: str) -> Path:
+    """A copy of the ledger as it is, under a name of its own."""
+    aside = sqlite_file.aside_path(path, f"schema-{schema}")
+    sqlite_file.copy(path, aside)
+    return aside

@@ -12,25 +12,9 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
+from search_spaces.decoding import Count, JsonObject, encode_fields
 from trials.failure_policy import policy_of
-from trials.ledger.event_data import is_whole, require_data_types
-from trials.trial import (
-    Attempt,
-    LowerStrEnum,
-    Trial,
-    TrialKind,
-    require_schema,
-    utc_seconds,
-    utc_text,
-)
-from trials.trial_json import with_times
-
-EVENT_SCHEMA = "parlay.event/1"
-
-PROPOSAL = ("trial", "layout", "kind", "prediction")
-"""Fields of a trial in its `trial_proposed`."""
-INTENT = ("trial", "attempt", "nonce", "num_nodes", "time_limit_s", "reserved_s", "exclude")
-"""Fields of an attempt in its `attempt_submitted`."""
+from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, UtcSeconds
 
 
 class SearchState(LowerStrEnum):
@@ -78,49 +62,63 @@ class EndReason(LowerStrEnum):
 
 
 class EventKind(LowerStrEnum):
-    """Kinds of events; each is described by the names in its `data`.
+    """Kinds of events. `EVENT_FIELDS` has the names in the data of each, whose types are those of the record's fields.
 
     `trial_ended` follows the last `attempt_ended` of a trial that is not tried again. So a trial between two attempts
     is one whose last attempt has ended and which itself has not.
     """
 
     SEARCH_CREATED = "search_created"
-    """spec (search.json, and `folder`: the search folder's absolute path), code_hash."""
+    """`spec` is search.json with `folder`, the search folder's absolute path."""
     SEARCH_STATE = "search_state"
-    """state, end_reason, detail."""
     TRIAL_PROPOSED = "trial_proposed"
-    """trial, layout, kind, prediction."""
     ATTEMPT_SUBMITTED = "attempt_submitted"
-    """trial, attempt, nonce, num_nodes, time_limit_s, reserved_s, exclude: the intent to launch."""
+    """The intent to launch."""
     ATTEMPT_LAUNCHED = "attempt_launched"
-    """trial, attempt, job_id: the launcher accepted it."""
+    """The launcher accepted it."""
     ATTEMPT_REQUEUED = "attempt_requeued"
-    """trial, attempt, restart, node_hours (of its runs so far): back in the queue."""
+    """Back in the queue. `node_hours` are those of its runs so far."""
     ATTEMPT_RUNNING = "attempt_running"
-    """trial, attempt, started_at, nodes."""
     ATTEMPT_UNKNOWN = "attempt_unknown"
-    """trial, attempt, unknown_since (null: known again)."""
+    """`unknown_since` null: known again."""
     ATTEMPT_WAITS = "attempt_waits"
-    """trial, attempt, waits_for (null: it continues, or waits in the queue)."""
+    """`waits_for` null: it continues, or waits in the queue."""
     ATTEMPT_ENDED = "attempt_ended"
-    """trial, attempt, state, reason, outcome, excerpt, nodes, leaves (of the nodes; [] unknown), started_at, ended_at,
-    node_hours, billed_hours (of its own Slurm job; null where it has none, or Slurm did not tell)."""
+    """Lists that are unknown are empty. `billed_hours` are those of its own Slurm job, null where it has none."""
     TRIAL_ENDED = "trial_ended"
-    """trial, state, reason."""
     PILOT_ENDED = "pilot_ended"
-    """pilot, job_id, node_hours (held and booked by no attempt; below 0 where attempts booked more), billed_hours
-    (of the whole job, its steps included; null where Slurm did not tell)."""
-    DRIVER_JOB_USED = "driver_job_used"
-    """job_id, node_share, node_hours, billed_hours (so far; null where Slurm did not tell): a Slurm job that the driver
-    runs in, or ran in. The last event of a job counts."""
+    """`node_hours` were held and booked by no attempt; below 0 where attempts booked more. `billed_hours` are those of
+    the whole job with its steps."""
     FABRIC_CHECK = "fabric_check"
-    """attempt, state (of the check's job); submitted: nonce, num_nodes, time_limit_s, reserved_s; later job_id,
-    started_at, nodes; at its end ended_at, node_hours, billed_hours, reason, excerpt, slow_nodes, num_available,
-    findings, links (null: none)."""
+    """State of the check's job. Submitted it has the attempt's intent, later other fields of the attempt, and at its
+    end all of `FabricCheck`."""
     BEST_CHANGED = "best_changed"
-    """trial (null: none)."""
+    """`trial` null: none."""
     DRIVER_TOOK_OVER = "driver_took_over"
-    """host, pid: the first event under a new lease, which fences the old one."""
+    """The first event under a new lease, which fences the old one."""
+
+
+_ATTEMPT = ("trial", "attempt")
+_ENDED = ("state", "reason", "outcome", "excerpt", "nodes", "leaves", "started_at", "ended_at")
+_USED = ("node_hours", "billed_hours")
+EVENT_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
+    EventKind.SEARCH_CREATED: ("spec", "code_hash"),
+    EventKind.SEARCH_STATE: ("state", "end_reason", "detail"),
+    EventKind.TRIAL_PROPOSED: ("trial", "layout", "kind", "prediction"),
+    EventKind.ATTEMPT_SUBMITTED: (*_ATTEMPT, "nonce", "num_nodes", "time_limit_s", "reserved_s", "exclude"),
+    EventKind.ATTEMPT_LAUNCHED: (*_ATTEMPT, "job_id"),
+    EventKind.ATTEMPT_REQUEUED: (*_ATTEMPT, "restart", "node_hours"),
+    EventKind.ATTEMPT_RUNNING: (*_ATTEMPT, "started_at", "nodes"),
+    EventKind.ATTEMPT_UNKNOWN: (*_ATTEMPT, "unknown_since"),
+    EventKind.ATTEMPT_WAITS: (*_ATTEMPT, "waits_for"),
+    EventKind.ATTEMPT_ENDED: (*_ATTEMPT, *_ENDED, *_USED),
+    EventKind.TRIAL_ENDED: ("trial", "state", "reason"),
+    EventKind.PILOT_ENDED: ("pilot", "job_id", *_USED),
+    EventKind.FABRIC_CHECK: ("attempt", "state"),
+    EventKind.BEST_CHANGED: ("trial",),
+    EventKind.DRIVER_TOOK_OVER: ("host", "pid"),
+}
+"""Names in the data of every event of a kind."""
 
 
 class FencedError(ValueError):
@@ -128,56 +126,25 @@ class FencedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Event:
-    """One event. `seq` counts from 1 without gaps; `fencing` is the lease's number; `at` is UTC seconds since the
-    epoch.
+class Event(JsonObject):
+    """One event. `seq` counts from 1 without gaps; `fencing` is the lease's number.
 
     Times are kept to the microsecond and `data` as plain JSON (ValueError for a number that is not finite, TypeError
     for what JSON cannot express), so that an event read back equals the one written.
     """
 
-    seq: int
-    fencing: int
-    at: float
+    SCHEMA = "parlay.event/1"
+
+    seq: Count
+    fencing: Count
+    at: UtcSeconds
     kind: EventKind
     data: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        plain = json.loads(json.dumps(self.data, allow_nan=False))
         object.__setattr__(self, "at", round(self.at, 6))
-        object.__setattr__(self, "data", with_times(plain, lambda seconds: round(seconds, 6)))
-
-    def to_json(self) -> dict[str, Any]:
-        """The journal's form: times as RFC 3339 text."""
-        return {
-            "schema": EVENT_SCHEMA,
-            "seq": self.seq,
-            "fencing": self.fencing,
-            "at": utc_text(self.at),
-            "kind": self.kind.value,
-            "data": with_times(self.data),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """The inverse of `to_json`. ValueError for another schema, an unknown kind or a value of another type, KeyError
-        for a missing field."""
-        require_schema(data, EVENT_SCHEMA)
-        require_data_types(data["data"])
-        if not (is_whole(data["seq"]) and is_whole(data["fencing"])):
-            raise ValueError(f"its seq {data['seq']!r:.80} or fencing {data['fencing']!r:.80} is not a whole number")
-        kind, at = EventKind(data["kind"]), utc_seconds(data["at"])
-        return cls(data["seq"], data["fencing"], at, kind, with_times(data["data"], utc_seconds))
-
-
-@dataclass(frozen=True)
-class DriverJobUsage:
-    """Node-hours that a Slurm job of the search's driver has held so far: `node_share` of one node while it ran; and
-    its billing hours, None where Slurm did not tell."""
-
-    node_share: float
-    node_hours: float
-    billed_hours: float | None = None
+        plain = json.dumps(encode_fields(Attempt, self.data), allow_nan=False)
+        object.__setattr__(self, "data", json.loads(plain))
 
 
 @dataclass(frozen=True)
@@ -197,11 +164,11 @@ FABRIC_CHECK = "t0000"
 class FabricCheck:
     """Fabric check of a search: its job and, after its end, the nodes that trials avoid as long as enough are left of
     the `num_available` that they may get, sentences about what was found, and the measured links (None: none), as
-    `Links.to_json` writes them."""
+    `Links` has them in JSON."""
 
     attempt: Attempt
     slow_nodes: tuple[str, ...] = ()
-    num_available: int = 0
+    num_available: Count = 0
     findings: tuple[str, ...] = ()
     links: Mapping[str, Any] | None = None
 
@@ -221,22 +188,21 @@ class FabricCheck:
 @dataclass(frozen=True)
 class SearchRecord:
     """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
-    by name; `driver_jobs` are the Slurm jobs of its drivers, by id."""
+    by name."""
 
     search_id: str
     spec: Mapping[str, Any]
     code_hash: str
-    created_at: float
+    created_at: UtcSeconds
     state: SearchState = SearchState.CREATED
     end_reason: EndReason | None = None
     detail: str | None = None
     best_trial: str | None = None
-    ended_at: float | None = None
-    last_seq: int = 0
-    fencing: int = 0
+    ended_at: UtcSeconds | None = None
+    last_seq: Count = 0
+    fencing: Count = 0
     trials: tuple[Trial, ...] = ()
     pilots: Mapping[str, PilotUsage] = field(default_factory=dict)
-    driver_jobs: Mapping[str, DriverJobUsage] = field(default_factory=dict)
     fabric_check: FabricCheck | None = None
 
     def trial(self, name: str) -> Trial:
@@ -276,9 +242,8 @@ class SearchRecord:
     @property
     def node_hours_used(self) -> float:
         booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
-        drivers = (job.node_hours for job in self.driver_jobs.values())
         pilots = (pilot.node_hours for pilot in self.pilots.values())
-        return fsum([*booked, *pilots, *drivers, self.fabric_check_node_hours])
+        return fsum([*booked, *pilots, self.fabric_check_node_hours])
 
     @property
     def fabric_check_node_hours(self) -> float:
@@ -287,20 +252,14 @@ class SearchRecord:
 
     @property
     def billed_hours(self) -> float | None:
-        """Slurm's billing hours of the jobs that have ended, and of the driver's so far; None without any, and where
-        Slurm did not tell those of all."""
+        """Slurm's billing hours of the jobs that have ended; None without any, and where Slurm did not tell those of
+        all."""
         checks = [] if self.fabric_check is None else [self.fabric_check.attempt]
         attempts = (*checks, *(a for t in self.trials for a in t.attempts))
         jobs = [attempt.billed_hours for attempt in attempts if attempt.node_hours and not attempt.is_step]
         jobs += [pilot.billed_hours for pilot in self.pilots.values()]
-        jobs += [job.billed_hours for job in self.driver_jobs.values()]
         known = [hours for hours in jobs if hours is not None]
         return fsum(known) if known and len(known) == len(jobs) else None
-
-    @property
-    def driver_node_hours(self) -> float:
-        """Node-hours of the Slurm jobs that the search's drivers run in."""
-        return fsum(job.node_hours for job in self.driver_jobs.values())
 
     @property
     def node_hours_reserved(self) -> float:

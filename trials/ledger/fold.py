@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
 
+from search_spaces.decoding import decode_fields, decode_value
 from trials.ledger.events import (
+    EVENT_FIELDS,
     FABRIC_CHECK,
-    INTENT,
-    PROPOSAL,
-    DriverJobUsage,
-    EndReason,
     Event,
     EventKind,
     FabricCheck,
     FencedError,
     PilotUsage,
     SearchRecord,
-    SearchState,
 )
-from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialState
-from trials.trial_json import attempt_json, attempt_of, trial_of
+from trials.trial import Attempt, Trial, TrialState
 
 
 def apply_event(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
     """The search after `event`.
 
-    ValueError for an event out of order or one that contradicts the state, KeyError for one that lacks a field of its
-    kind, FencedError for one of an old lease.
+    ValueError for an event out of order, one that contradicts the state, and one that lacks a field of its kind or has
+    a value of another type, by name; FencedError for one of an old lease.
     """
     _require_next(search, event)
+    if missing := [name for name in EVENT_FIELDS[event.kind] if name not in event.data]:
+        raise ValueError(f"event {event.seq} ({event.kind}) lacks {missing[0]}")
     if search is None:
-        data = event.data
-        record = SearchRecord(search_id, data["spec"], data["code_hash"], event.at)
+        record = SearchRecord(search_id, **_data(event, SearchRecord), created_at=event.at)
     else:
         record = _APPLY[event.kind](search, event)
     return replace(record, last_seq=event.seq, fencing=event.fencing)
@@ -57,173 +56,132 @@ def _require_next(search: SearchRecord | None, event: Event) -> None:
         raise FencedError(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
 
 
+def _data(event: Event, kind: type, names: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """The event's values that are fields of this dataclass, decoded; by default those of every event of its kind."""
+    known = _names(kind, EVENT_FIELDS[event.kind] if names is None else names)
+    return decode_fields(kind, {name: event.data[name] for name in known if name in event.data})
+
+
+@cache
+def _names(kind: type, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name in names)
+
+
 def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
-    state, reason = SearchState(event.data["state"]), event.data["end_reason"]
-    return replace(
-        search,
-        state=state,
-        end_reason=None if reason is None else EndReason(reason),
-        detail=event.data["detail"],
-        ended_at=event.at if state.is_ended else None,
-    )
+    changed = replace(search, **_data(event, SearchRecord))
+    return replace(changed, ended_at=event.at if changed.state.is_ended else None)
 
 
 def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
-    data = event.data
-    if any(t.trial == data["trial"] for t in search.trials):
-        raise ValueError(f"trial {data['trial']} was proposed twice")
-    _require_name(data["trial"], "t")
-    trial = trial_of({name: data[name] for name in PROPOSAL} | {"proposed_at": event.at})
+    trial = Trial(**_data(event, Trial), proposed_at=event.at)
+    if any(t.trial == trial.trial for t in search.trials):
+        raise ValueError(f"trial {trial.trial} was proposed twice")
+    _require_name(trial.trial, "t")
     return replace(search, trials=(*search.trials, trial))
 
 
 def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
-    data = event.data
-    trial = _open_trial(search, data["trial"])
-    if any(a.attempt == data["attempt"] or not a.state.is_ended for a in trial.attempts):
-        raise ValueError(f"{data['trial']}.{data['attempt']} was submitted while another attempt is there")
-    _require_name(data["attempt"], "a")
-    attempt = attempt_of({name: data[name] for name in INTENT} | {"submitted_at": event.at})
-    return _with_trial(search, replace(trial.with_attempt(attempt), state=TrialState.SUBMITTED))
+    attempt = Attempt(**_data(event, Attempt), submitted_at=event.at)
+    trial = _open_trial(search, attempt.trial)
+    if any(a.attempt == attempt.attempt or not a.state.is_ended for a in trial.attempts):
+        raise ValueError(f"{attempt.trial}.{attempt.attempt} was submitted while another attempt is there")
+    _require_name(attempt.attempt, "a")
+    return _with_attempt(search, attempt, TrialState.SUBMITTED)
 
 
 def _attempt_launched(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, attempt = _open_attempt(search, event)
+    attempt = _open_attempt(search, event)
     if attempt.state is TrialState.RUNNING:
         raise ValueError(f"{attempt.trial}.{attempt.attempt} already runs and cannot be launched again")
-    changed = replace(attempt, state=TrialState.QUEUED, job_id=event.data["job_id"])
-    return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
+    return _with_attempt(search, replace(attempt, **_data(event, Attempt)), TrialState.QUEUED)
 
 
 def _attempt_requeued(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, attempt = _open_attempt(search, event)
-    restart, node_hours = event.data["restart"], event.data["node_hours"]
-    if restart <= attempt.restart or node_hours < attempt.earlier_node_hours:
+    attempt, data = _open_attempt(search, event), _data(event, Attempt)
+    restart, node_hours = data["restart"], data["node_hours"]
+    if restart <= attempt.restart or node_hours is None or node_hours < attempt.earlier_node_hours:
         raise ValueError(
             f"{attempt.trial}.{attempt.attempt} cannot go back to restart {restart}, {node_hours} node-hours"
         )
-    changed = replace(
-        attempt,
-        state=TrialState.QUEUED,
-        restart=restart,
-        earlier_node_hours=node_hours,
-        nodes=(),
-        started_at=None,
-        unknown_since=None,
-    )
-    return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
+    changed = replace(attempt, restart=restart, earlier_node_hours=node_hours)
+    return _with_attempt(search, replace(changed, nodes=(), started_at=None, unknown_since=None), TrialState.QUEUED)
 
 
 def _attempt_running(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, attempt = _open_attempt(search, event)
-    changed = replace(
-        attempt,
-        state=TrialState.RUNNING,
-        started_at=event.data["started_at"],
-        nodes=tuple(event.data["nodes"]),
-    )
-    return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.RUNNING))
+    changed = replace(_open_attempt(search, event), **_data(event, Attempt))
+    return _with_attempt(search, changed, TrialState.RUNNING)
 
 
-def _attempt_unknown(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, attempt = _open_attempt(search, event)
-    return _with_trial(search, trial.with_attempt(replace(attempt, unknown_since=event.data["unknown_since"])))
-
-
-def _attempt_waits(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, attempt = _open_attempt(search, event)
-    return _with_trial(search, trial.with_attempt(replace(attempt, waits_for=event.data["waits_for"])))
+def _attempt_changed(search: SearchRecord, event: Event) -> SearchRecord:
+    return _with_attempt(search, replace(_open_attempt(search, event), **_data(event, Attempt)))
 
 
 def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, attempt = _open_attempt(search, event)
-    data = event.data
-    state, reason = _ending(event)
-    outcome = None if data["outcome"] is None else Outcome.from_json(data["outcome"])
-    if state is TrialState.MEASURED and (outcome is None or outcome.metrics is None):
+    attempt, data = _open_attempt(search, event), _data(event, Attempt)
+    _require_ending(event, data)
+    outcome = data["outcome"]
+    if data["state"] is TrialState.MEASURED and (outcome is None or outcome.metrics is None):
         raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without a measurement")
-    started_at = data["started_at"]
-    changed = replace(
-        attempt,
-        state=state,
-        reason=reason,
-        outcome=outcome,
-        excerpt=data["excerpt"],
-        nodes=tuple(data["nodes"] or attempt.nodes),
-        leaves=tuple(data["leaves"]),
-        started_at=attempt.started_at if started_at is None else started_at,
-        ended_at=data["ended_at"],
-        node_hours=data["node_hours"],
-        billed_hours=data["billed_hours"],
-        unknown_since=None,
-        waits_for=None,
-    )
-    return _with_trial(search, trial.with_attempt(changed))
+    data["nodes"] = data["nodes"] or attempt.nodes
+    if data["started_at"] is None:
+        data["started_at"] = attempt.started_at
+    return _with_attempt(search, replace(attempt, **data, unknown_since=None, waits_for=None))
 
 
 def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
-    trial = _open_trial(search, event.data["trial"])
-    state, reason = _ending(event)
-    last = trial.last_attempt
+    trial, data = _open_trial(search, event.data["trial"]), _data(event, Trial)
+    _require_ending(event, data)
+    state, last = data["state"], trial.last_attempt
     if last is not None and not last.state.is_ended:
         raise ValueError(f"trial {trial.trial} cannot end before its attempt {last.attempt} has")
     if state is TrialState.MEASURED and (last is None or last.state is not state):
         raise ValueError(f"trial {trial.trial} was not measured by its last attempt")
-    return _with_trial(search, replace(trial, state=state, reason=reason))
+    return _with_trial(search, replace(trial, **data))
 
 
-def _ending(event: Event) -> tuple[TrialState, FailureReason | None]:
-    """State and reason of an ended attempt or trial: a measured one has no reason, all others have one."""
-    state, word = TrialState(event.data["state"]), event.data["reason"]
+def _require_ending(event: Event, data: Mapping[str, Any]) -> None:
+    """Check state and reason of an ended attempt or trial: a measured one has no reason, all others have one."""
+    state, reason = data["state"], data["reason"]
     if not state.is_ended:
         raise ValueError(f"{event.kind} with state {state}, which is not an ending")
-    if (state is TrialState.MEASURED) != (word is None):
-        raise ValueError(f"{event.kind} with state {state} and reason {word}")
-    return state, None if word is None else FailureReason(word)
+    if (state is TrialState.MEASURED) != (reason is None):
+        raise ValueError(f"{event.kind} with state {state} and reason {reason}")
 
 
 def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
-    name = event.data["pilot"]
+    name = decode_value(str, event.data["pilot"], "pilot")
     if name in search.pilots:
         raise ValueError(f"pilot {name} has ended twice")
-    usage = PilotUsage(float(event.data["node_hours"]), event.data["billed_hours"])
-    return replace(search, pilots={**search.pilots, name: usage})
-
-
-def _driver_job_used(search: SearchRecord, event: Event) -> SearchRecord:
-    job_id = event.data["job_id"]
-    data = event.data
-    usage = DriverJobUsage(float(data["node_share"]), float(data["node_hours"]), data["billed_hours"])
-    if job_id is None or usage.node_hours < 0:
-        raise ValueError(f"{event.kind} of job {job_id} with {usage.node_hours} node-hours")
-    return replace(search, driver_jobs={**search.driver_jobs, job_id: usage})
+    return replace(search, pilots={**search.pilots, name: PilotUsage(**_data(event, PilotUsage))})
 
 
 def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
-    data, known = event.data, search.fabric_check
-    state = TrialState(data["state"])
+    known, data = search.fabric_check, _data(event, Attempt, _OF_CHECK)
+    state = data["state"]
     if (state is TrialState.SUBMITTED) != (known is None or not known.is_in_flight):
         raise ValueError(f"a fabric check is {state} while {'none' if known is None else 'another'} is there")
-    if state is TrialState.SUBMITTED or known is None:
+    if known is None or state is TrialState.SUBMITTED:
         _require_name(data["attempt"], "a")
-        intent = {name: data[name] for name in INTENT if name not in ("trial", "exclude")}
         earlier = 0.0 if known is None else known.attempt.node_hours or 0.0
-        times = {"submitted_at": event.at, "earlier_node_hours": earlier}
-        return replace(search, fabric_check=FabricCheck(attempt_of({"trial": FABRIC_CHECK, **intent, **times})))
-    changed = attempt_of({**attempt_json(known.attempt), **{name: data[name] for name in data if name in _OF_CHECK}})
-    found = {name: tuple(data.get(name, ())) for name in ("slow_nodes", "findings")}
-    check = FabricCheck(changed, **found, num_available=data.get("num_available", 0), links=data.get("links"))
-    return replace(search, fabric_check=check)
+        data = _data(event, Attempt, _INTENT_OF_CHECK)
+        if missing := [name for name in _INTENT_OF_CHECK if name not in data]:
+            raise ValueError(f"event {event.seq} ({event.kind}) lacks {missing[0]}")
+        data |= {"trial": FABRIC_CHECK, "submitted_at": event.at, "earlier_node_hours": earlier}
+        return replace(search, fabric_check=FabricCheck(Attempt(**data)))
+    found = _data(event, FabricCheck, ("slow_nodes", "num_available", "findings", "links"))
+    return replace(search, fabric_check=FabricCheck(replace(known.attempt, **data), **found))
 
 
+_INTENT_OF_CHECK = ("attempt", "nonce", "num_nodes", "time_limit_s", "reserved_s")
 _OF_CHECK = (
-    *("state", "job_id", "started_at", "nodes", "ended_at", "node_hours", "billed_hours", "reason", "excerpt"),
+    *("attempt", "state", "job_id", "started_at", "nodes", "ended_at", "node_hours", "billed_hours"),
+    *("reason", "excerpt"),
 )
-"""Fields of the check's attempt that its events change."""
+"""Fields of the check's attempt in its first event, and in later ones."""
 
 
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
-    name = event.data["trial"]
+    name = decode_value(str | None, event.data["trial"], "trial")
     if name is not None and _known_trial(search, name).state is not TrialState.MEASURED:
         raise ValueError(f"trial {name} was not measured and cannot be the best")
     return replace(search, best_trial=name)
@@ -242,12 +200,11 @@ _APPLY = {
     EventKind.ATTEMPT_LAUNCHED: _attempt_launched,
     EventKind.ATTEMPT_REQUEUED: _attempt_requeued,
     EventKind.ATTEMPT_RUNNING: _attempt_running,
-    EventKind.ATTEMPT_UNKNOWN: _attempt_unknown,
-    EventKind.ATTEMPT_WAITS: _attempt_waits,
+    EventKind.ATTEMPT_UNKNOWN: _attempt_changed,
+    EventKind.ATTEMPT_WAITS: _attempt_changed,
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
     EventKind.PILOT_ENDED: _pilot_ended,
-    EventKind.DRIVER_JOB_USED: _driver_job_used,
     EventKind.FABRIC_CHECK: _fabric_check,
     EventKind.BEST_CHANGED: _best_changed,
     EventKind.DRIVER_TOOK_OVER: _driver_took_over,
@@ -274,12 +231,19 @@ def _known_trial(search: SearchRecord, name: str) -> Trial:
         raise ValueError(f"trial {name} was never proposed") from None
 
 
-def _open_attempt(search: SearchRecord, event: Event) -> tuple[Trial, Attempt]:
-    trial = _open_trial(search, event.data["trial"])
-    last = trial.last_attempt
+def _open_attempt(search: SearchRecord, event: Event) -> Attempt:
+    last = _open_trial(search, event.data["trial"]).last_attempt
     if last is None or last.attempt != event.data["attempt"] or last.state.is_ended:
         raise ValueError(f"{event.kind} for {event.data['trial']}.{event.data['attempt']}, which is not in flight")
-    return trial, last
+    return last
+
+
+def _with_attempt(search: SearchRecord, attempt: Attempt, state: TrialState | None = None) -> SearchRecord:
+    """The search with this attempt added or changed; `state` is its own and its trial's by now."""
+    trial = search.trial(attempt.trial)
+    if state is not None:
+        trial, attempt = replace(trial, state=state), replace(attempt, state=state)
+    return _with_trial(search, trial.with_attempt(attempt))
 
 
 def _with_trial(search: SearchRecord, trial: Trial) -> SearchRecord:

@@ -168,7 +168,7 @@ def search_after(journal: Path, search_id: str, event: Event, before: SearchReco
     """The search after one event; raises as `search_of`."""
     try:
         return apply_event(before, search_id, event)
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise JournalDamaged(
             f"{journal}: event {event.seq} contradicts those before it or is invalid: {error}"
         ) from error
@@ -209,7 +209,7 @@ def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
     for number, line in enumerate(lines, start=before.lines + 1):
         try:
             event = _event(line)
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise JournalDamaged(f"{path}:{number}: {error}") from error
         due = before.due + len(events)
         if event.fencing < fencing:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, func, select
 
+from search_spaces.decoding import decode
 from search_spaces.errors import InputError
 from trials.ledger.commands import Command, pending
 from trials.ledger.database import checked_rows, open_to_read, retry_while_busy
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.ledger.rows import search_record, trial_record
-from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
-from trials.trial import Trial
+from trials.ledger.projection import load
+from trials.ledger.tables import SEARCH, TRIAL
+from trials.trial import UtcSeconds
 
 T = TypeVar("T")
 
@@ -30,18 +29,19 @@ _WHERE_ELSE = (
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """Summary of a search. `lease` is the driver's lease as it last wrote it to the ledger."""
-
     search_id: str
-    folder: str | None
+    spec: Mapping[str, Any]
     state: SearchState
     end_reason: EndReason | None
     best_trial: str | None
     num_trials: int
-    created_at: float
-    ended_at: float | None
+    created_at: UtcSeconds
+    ended_at: UtcSeconds | None
     last_seq: int
-    lease: Mapping[str, Any] | None
+
+    @property
+    def folder(self) -> str | None:
+        return folder_of(self.search_id, self.spec)
 
 
 class LedgerReader:
@@ -57,7 +57,7 @@ class LedgerReader:
 
     def search(self, search_id: str) -> SearchRecord:
         """The search after its events so far; InputError for an unknown id."""
-        found = self._read(lambda session: _search(session, search_id), None)
+        found = self._read(lambda connection: load(connection, search_id), None)
         if found is None:
             raise _unknown(search_id, [s.search_id for s in self.searches()])
         return found
@@ -68,7 +68,7 @@ class LedgerReader:
 
     def newest(self, count: int) -> list[tuple[str, Mapping[str, Any]]]:
         """Ids and specs of the `count` newest searches, newest first."""
-        return self._read(lambda session: _newest(session, count), [])
+        return self._read(lambda connection: _newest(connection, count), [])
 
     def resolve(self, prefix: str) -> str:
         """The unique search id that is `prefix` or begins with it; InputError unknown_id or ambiguous_id."""
@@ -91,10 +91,10 @@ class LedgerReader:
             self._engine.dispose()
             self._engine = None
 
-    def _read(self, work: Callable[[Session], T], when_empty: T) -> T:
+    def _read(self, work: Callable[[Connection], T], when_empty: T) -> T:
         def ask(engine: Engine) -> T:
-            with Session(engine) as session, session.begin(), checked_rows():
-                return work(session)
+            with engine.begin() as connection, checked_rows():
+                return work(connection)
 
         return self._ask(ask, when_empty)
 
@@ -104,45 +104,19 @@ class LedgerReader:
         return when_empty if engine is None else retry_while_busy(lambda: work(engine))
 
 
-def _search(session: Session, search_id: str) -> SearchRecord | None:
-    row = session.get(SearchRow, search_id)
-    return None if row is None else search_record(row, _trials(session, search_id))
+_NEWEST_FIRST = (SEARCH.c.created_at.desc(), SEARCH.c.search_id)
+_OF_SUMMARY = [SEARCH.c[field.name] for field in fields(SearchSummary) if field.name in SEARCH.c]
 
 
-def _trials(session: Session, search_id: str) -> list[Trial]:
-    trials = select(TrialRow).where(TrialRow.search_id == search_id).order_by(TrialRow.proposed_seq)
-    attempts = select(AttemptRow).where(AttemptRow.search_id == search_id).order_by(AttemptRow.trial)
-    of_trial = {name: list(rows) for name, rows in groupby(session.scalars(attempts), lambda row: row.trial)}
-    return [trial_record(row, of_trial.get(row.trial, [])) for row in session.scalars(trials)]
+def _summaries(connection: Connection) -> list[SearchSummary]:
+    num_trials = select(func.count()).where(TRIAL.c.search_id == SEARCH.c.search_id).scalar_subquery()
+    rows = connection.execute(select(*_OF_SUMMARY, num_trials.label("num_trials")).order_by(*_NEWEST_FIRST))
+    return [decode(SearchSummary, row) for row in rows.mappings()]
 
 
-def _summaries(session: Session) -> list[SearchSummary]:
-    num_trials = (
-        select(func.count()).where(TrialRow.search_id == SearchRow.search_id).correlate(SearchRow).scalar_subquery()
-    )
-    rows = session.execute(select(SearchRow, num_trials).order_by(SearchRow.created_at.desc(), SearchRow.search_id))
-    return [_summary(row, count) for row, count in rows]
-
-
-def _newest(session: Session, count: int) -> list[tuple[str, Mapping[str, Any]]]:
-    order = (SearchRow.created_at.desc(), SearchRow.search_id)
-    rows = session.execute(select(SearchRow.search_id, SearchRow.spec).order_by(*order).limit(count))
+def _newest(connection: Connection, count: int) -> list[tuple[str, Mapping[str, Any]]]:
+    rows = connection.execute(select(SEARCH.c.search_id, SEARCH.c.spec).order_by(*_NEWEST_FIRST).limit(count))
     return [(search_id, spec) for search_id, spec in rows]
-
-
-def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
-    return SearchSummary(
-        search_id=row.search_id,
-        folder=folder_of(row.search_id, row.spec),
-        state=SearchState(row.state),
-        end_reason=None if row.end_reason is None else EndReason(row.end_reason),
-        best_trial=row.best_trial,
-        num_trials=num_trials,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        last_seq=row.last_seq,
-        lease=row.lease,
-    )
 
 
 def folder_of(search_id: str, spec: Mapping[str, Any]) -> str | None:

@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from search_spaces.decoding import parse_json
+from search_spaces.decoding import Bound, JsonObject, parse_json
 from search_spaces.plain_file import read_plain
-from trials.json_types import is_finite_number
-from trials.trial import utc_seconds
+from trials.trial import UtcText
 
 MAX_NODES = 16
 """Largest number of sampled nodes of a trial, the first ones: each has a file, and nobody reads hundreds of charts."""
@@ -31,29 +30,15 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class NodeSample:
-    """One sample of a node. `time` is UTC RFC 3339; `values` are by MLflow's names.
+class NodeSample(JsonObject):
+    """One sample of a node; `values` are by MLflow's names.
 
     Units: percentages of 0 to 100, megabytes of 10^6 bytes, network traffic since the first sample. Unknown values are
     absent.
     """
 
-    time: str
-    values: Mapping[str, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"time": self.time, **self.values}
-
-    @classmethod
-    def from_json(cls, data: Any) -> NodeSample:
-        """The inverse of `to_json`. ValueError for anything else."""
-        if not isinstance(data, dict) or not isinstance(data.get("time"), str):
-            raise ValueError(f"not a node's sample: {data!r:.80}")
-        utc_seconds(data["time"])
-        values = {name: value for name, value in data.items() if name != "time"}
-        if not all(_NAME.fullmatch(name) and is_finite_number(value) for name, value in values.items()):
-            raise ValueError(f"a node's sample with an unknown name or a value that is not a number: {data!r:.80}")
-        return cls(data["time"], values)
+    time: UtcText
+    values: Mapping[Annotated[str, Bound("a node's metric", _NAME.fullmatch)], float] = field(default_factory=dict)
 
 
 def sample_line(sample: NodeSample) -> bytes:

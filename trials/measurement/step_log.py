@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from search_spaces.decoding import decode, parse_json
+from search_spaces.decoding import JsonObject, parse_json
 from search_spaces.plain_file import read_plain
 from trials.trial import LowerStrEnum
 
@@ -19,7 +18,7 @@ class StepPhase(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class StepRecord(JsonObject):
     """One optimizer step over all ranks.
 
     `step` counts from 1; `time` is the end of the step, UTC RFC 3339. `step_time_s` is the slowest rank's. `samples`
@@ -47,14 +46,6 @@ class StepRecord:
     data_wait_s: float | None = None
     gpu_utilization: float | None = None
     document_length: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StepRecord:
-        """The inverse of `to_json`. ValueError for anything else."""
-        return decode(cls, data)
 
 
 class MetricsWriter:

@@ -7,7 +7,7 @@ waited in collectives. docs/measuring.md has the rule.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -39,9 +39,6 @@ class RankTimes:
     def is_straggler(self) -> bool:
         """True if it is more than 15 % slower than its peers, for sure."""
         return self.slowdown_low is not None and self.slowdown_low > 1 + SUSPECT_SLOWDOWN
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rank_times(
@@ -79,11 +76,11 @@ def slowest_rank(times: Sequence[RankTimes], hosts: Sequence[str], num_steps: in
     )
 
 
-def suspect_ranks(fingerprint: Mapping[str, Any], slowest: Mapping[str, Any]) -> tuple[int, ...]:
+def suspect_ranks(fingerprint: Mapping[str, Any], slowest: SlowestRank | None) -> tuple[int, ...]:
     """Ranks that make their nodes suspect, by an outcome's `fingerprint` and `slowest_rank`: slow devices and
     stragglers, ascending."""
     devices = slow_ranks(fingerprint.get("probe_ms_by_rank") or ())
-    return tuple(sorted({*devices, *slowest.get("stragglers", ())}))
+    return tuple(sorted({*devices, *(() if slowest is None else slowest["stragglers"])}))
 
 
 def _equal_ranks(layout: Layout, routing: str | None, by_document: bool) -> list[list[int]]:

@@ -240,7 +240,7 @@ def write(path: Path, what: Any) -> None:
 
 def read(kind: type[T], path: Path) -> T | None:
     """The dataclass that `write` wrote; None without a file. DamagedFile for anything else."""
-    return read_as(kind, PILOT_SCHEMA, path)
+    return read_as(kind, path, PILOT_SCHEMA)
 
 
 def _there(kind: type[T], path: Path) -> T:

@@ -1,7 +1,7 @@
-"""`python -m trials.train SPEC_PATH`: the trial program, one process per rank. Imports torch only after the checks.
+"""`python -m trials.train SPEC_PATH`: a rank of a trial or of a diagnostic job. Imports torch only after the checks.
 
-Exit code 0 when the trial was measured, 1 when this rank failed or was ended (the outcome has the reason), 2 for bad
-usage.
+Of a diagnostic job rank 0 writes what was found next to the spec. Exit code 0 when all was measured, 1 when this rank
+failed or was ended (the outcome has the reason), 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from search_spaces.errors import InputError, Problem
 from search_spaces.rules.check import engine_violations
@@ -27,6 +27,9 @@ from trials.trial import FailureReason, TrialSpec
 
 Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
 
+DIAGNOSTICS = ("calibrate", "doctor", "fabric_check")
+"""Kinds of specs that measure the machines instead of a layout."""
+
 _SHARDED_FIELDS = {
     "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads",
@@ -42,7 +45,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
-    """Run this rank's part, by default a trial; False if it failed, with the reason in the attempt's outcome."""
+    """Run this rank's part, by default what the spec says; False if it failed, with the reason in the attempt's
+    outcome."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     Watchdog(report, env, hang_limit_s(spec.measure), silence_reason(spec.measure)).start()
     try:
@@ -50,7 +54,8 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: 
         require_data(spec)
         env.export(os.environ)
         prepare_process(spec, os.environ)
-        (run or _run_trial)(spec, folder, env, report)
+        runs_diagnostic = spec.trainer["kind"] in DIAGNOSTICS
+        (run or (_run_diagnostic if runs_diagnostic else _run_trial))(spec, folder, env, report)
     except BaseException as error:
         _report_error(error, report)
         return False
@@ -62,6 +67,27 @@ def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, rep
     from trials.train.trial_run import run_trial
 
     run_trial(spec, folder, env, report)
+
+
+def _run_diagnostic(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    found = _diagnostic(spec.trainer["kind"])(spec, folder, env, report)
+    if env.rank == 0:
+        found.write(folder.path)
+
+
+def _diagnostic(kind: str) -> Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], Any]:
+    """The diagnostic of this kind: its result is the same on all ranks."""
+    if kind == "calibrate":
+        from trials.train.calibrate.benchmarks import measure
+
+        return measure
+    if kind == "doctor":
+        from trials.train.doctor.probe import probe_nodes
+
+        return probe_nodes
+    from trials.train.fabric.check import check_fabric
+
+    return check_fabric
 
 
 def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:

@@ -20,7 +20,7 @@ from trials.measurement.metrics import measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
 from trials.measurement.step_log import StepPhase
 from trials.measurement.stragglers import rank_times, slowest_rank
-from trials.outcome_types import FullestRank, MeasuredMetrics
+from trials.outcome_types import FullestRank, MeasuredMetrics, SlowestRank
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -78,7 +78,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
             found["energy_counter"] = loop.energy.library
         slowest = _slowest_rank(spec, loop, hosts, folder.rank_times(env.restart))
         flags = flags_of(loop, rank_hosts, metrics, slowest)
-        traits = {"flags": flags, "proof": proof, "fingerprint": found}
+        traits: dict[str, Any] = {"flags": flags, "proof": proof, "fingerprint": found}
         traits |= {"slowest_rank": slowest, "fullest_rank": fullest}
         outcome = _outcome(report, loop, watcher, metrics, **traits)
         _require_plausible(spec, loop, outcome)
@@ -100,13 +100,13 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, Any]:
 
 
 def flags_of(
-    loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics, slowest: Mapping[str, Any]
+    loop: TrainingLoop, rank_hosts: Sequence[RankHost], metrics: MeasuredMetrics, slowest: SlowestRank | None
 ) -> tuple[str, ...]:
     """The loop's flags, plus those of slow devices, stragglers, and host memory that grows.
 
     A straggler makes its node suspect where its host may have slowed it down: not among ranks that share a CPU.
     """
-    is_straggling = bool(slowest.get("stragglers"))
+    is_straggling = slowest is not None and bool(slowest["stragglers"])
     is_shared_cpu = all(host.probe_ms is None for host in rank_hosts) and len({host.host for host in rank_hosts}) == 1
     is_slow = bool(slow_ranks(probe_ms_by_rank(rank_hosts)))
     found = {
@@ -118,14 +118,14 @@ def flags_of(
     return tuple(dict.fromkeys((*loop.flags, *(flag for flag, is_so in found.items() if is_so))))
 
 
-def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, hosts: Sequence[str], path: Path) -> Mapping[str, Any]:
-    """The rank that computes longest, and all ranks' times in the file at `path`; {} where they are unknown."""
+def _slowest_rank(spec: TrialSpec, loop: TrainingLoop, hosts: Sequence[str], path: Path) -> SlowestRank | None:
+    """The rank that computes longest, and all ranks' times in the file at `path`; None where they are unknown."""
     steps = loop.compared_steps_s
     times = rank_times(spec.layout, spec.measure.routing, steps, spec.model.document_length is not None)
     if times:
-        ranks = [{"rank": rank, "host": hosts[rank], **one.to_json()} for rank, one in enumerate(times)]
+        ranks = [{"rank": rank, "host": hosts[rank], **asdict(one)} for rank, one in enumerate(times)]
         write_json(path, {"steps": len(steps), "ranks": ranks})
-    return slowest_rank(times, hosts, len(steps)) or {}
+    return slowest_rank(times, hosts, len(steps))
 
 
 def _incumbent_watcher(

@@ -123,8 +123,8 @@ class GroupReport:
     error: str | None = None
 
 
-class RankGroup:
-    """Supervises one node's ranks in a thread, which starts them and outlives them.
+class RankGroup(threading.Thread):
+    """Supervises one node's ranks in a thread, which starts them and outlives them; `start` begins it.
 
     Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
     report is complete; an exception in `on_start` ends the ranks again. No rank survives the thread or its process.
@@ -138,6 +138,7 @@ class RankGroup:
         on_end: Callable[[], None],
         node_environment: Mapping[str, str] | None = None,
     ):
+        super().__init__(name="ranks", daemon=True)
         self.started_at: float | None = None
         self.report: GroupReport | None = None
         self._plan = plan
@@ -145,7 +146,7 @@ class RankGroup:
         self._on_start = on_start
         self._on_end = on_end
         self._messages: queue.SimpleQueue[tuple[int, int | None] | None] = queue.SimpleQueue()
-        self._started: tuple[RankProcess, ...] = ()
+        self._ranks: tuple[RankProcess, ...] = ()
         self._forked: dict[int, int] = {}
         self._live: dict[int, subprocess.Popen[bytes]] = {}
         self._exits: list[RankExit] = []
@@ -153,11 +154,6 @@ class RankGroup:
         self._group_ends_left_s = _GROUP_ENDS_TIMEOUT_S
         self._timed_out = self._killing = False
         self._term_at = self._kill_at = float("inf")
-        self._thread = threading.Thread(target=self._supervise, name="ranks", daemon=True)
-
-    def start(self) -> None:
-        """Start the ranks in the background."""
-        self._thread.start()
 
     def kill(self) -> None:
         """Kill the ranks in the background; `wait` returns when they have ended."""
@@ -165,18 +161,19 @@ class RankGroup:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the ranks have ended; False when they have not within `timeout_s`."""
-        self._thread.join(timeout_s)
+        self.join(timeout_s)
         return self.report is not None
 
-    def _supervise(self) -> None:
+    def run(self) -> None:
+        """Start the ranks and supervise them to their end."""
         oom_kills = count_oom_kills()
         error = None
         try:
             environment = self._environment_of_ranks()
             for local_rank in range(len(self._plan.logs)):
-                self._started = (*self._started, self._start_rank(local_rank, environment))
-            self.started_at = self._started[0].started_at
-            self._on_start(self._started)
+                self._ranks = (*self._ranks, self._start_rank(local_rank, environment))
+            self.started_at = self._ranks[0].started_at
+            self._on_start(self._ranks)
             self._watch()
         except Exception as problem:  # a missing program, a full disk, no more threads: no rank stays unsupervised
             error = str(problem)

@@ -119,7 +119,7 @@ def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess
 
 def read_ranks(folder: AttemptFolder) -> AcceptedLaunch | None:
     """Read ranks.json; None for an attempt that was never accepted. DamagedFile for anything else."""
-    return read_as(AcceptedLaunch, RANKS_SCHEMA, folder.ranks)
+    return read_as(AcceptedLaunch, folder.ranks, RANKS_SCHEMA)
 
 
 def find_orphans(requests: Mapping[str, LaunchRequest]) -> dict[str, OrphanedAttempt]:

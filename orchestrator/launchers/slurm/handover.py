@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.common.process_identity import boot_id
-from search_spaces.decoding import decode, decode_value
+from search_spaces.decoding import decode, decode_value, require_schema
 from trials.files.folders import read_json, write_json
-from trials.trial import require_schema
 
 HANDOVER_SCHEMA = "parlay.launcher/1"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search
 from trials.files.folders import SearchFolder
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from tests.contract.answers import assert_as_declared
 
 COMMAND = (sys.executable, "-P", "-m", "orchestrator.cli.main")

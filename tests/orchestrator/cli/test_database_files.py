@@ -33,7 +33,7 @@ sys.addaudithook(watch)
 
 ONE_AFTER_ANOTHER = """\
 import glob, sys
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 for line in open(sys.argv[1]).read().splitlines():
     code, *words = line.replace("FOLDER", (glob.glob("runs/*") or [""])[0]).split()
     assert run(words) == int(code), line

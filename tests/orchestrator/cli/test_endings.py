@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle import cancel, launcher
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.config.loader import load_search_file
 from orchestrator.search.lease import acquire_lease, current_lease, release_lease
 from tests.kit import created

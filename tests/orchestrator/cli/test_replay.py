@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.recipe.write import write_recipe

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.cli.search_summary import launch_lines
 from orchestrator.cli.upper_limit import describe_upper_limit
 from orchestrator.planning.candidates import candidates_of

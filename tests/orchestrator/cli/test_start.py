@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dashboards.mlflow.sync import MlflowSync
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.schema.search_file import TrackingSection
 from tests.kit import TINY_SEARCH, search_file
 from tests.orchestrator.cli.parlay import environment, parlay_here
@@ -26,7 +26,7 @@ HEAVY = (*SLOW, "numpy", "sqlalchemy")
 def heavy_imports(*commands: list[str], cwd: Path) -> tuple[list[object], str]:
     """(heavy packages that these commands together import, then their exit codes) and what they print."""
     program = (
-        "import sys\nfrom orchestrator.cli.main import run\n"
+        "import sys\nfrom orchestrator.cli.main import main as run\n"
         f"codes = [int(run(words)) for words in {commands!r}]\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules] + codes, file=sys.stderr)"
     )
@@ -67,7 +67,7 @@ def test_a_driver_launches_before_it_imports_what_later_trials_need(tmp_path, ml
     search_file(tmp_path, TINY_SEARCH, search={"sampler": "guided"})
     program = (
         "import os, sys\nfrom orchestrator.launchers.local.launcher import LocalLauncher\n"
-        "from orchestrator.cli.main import run\n"
+        "from orchestrator.cli.main import main as run\n"
         "def launch(launcher, request):\n"
         f"    print([m for m in {SLOW!r} if m in sys.modules], flush=True)\n"
         "    os._exit(0)\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.cli.watch import (
     DRIVER_END_LIMIT_S,
     DRIVER_POLL_S,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.comparison.compare import (
     ComparedLayout,
     CompareVerdict,

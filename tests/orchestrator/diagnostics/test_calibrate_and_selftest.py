@@ -33,7 +33,7 @@ from search_spaces.decoding import decode
 from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
-from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.hardware.links import Bandwidth, Fabric, LinkDomain, Links
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
@@ -113,7 +113,7 @@ def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path)
     launcher = one_job(ENDED, lambda request, number: FOUND.write(request.folder.path))
     assert run(tmp_path, launcher) == FOUND
     [request] = launcher.requests
-    assert request.argv[1:3] == ("-m", "trials.train.calibrate")
+    assert request.argv[1:3] == ("-m", "trials.train")
     assert (Path(request.code) / "trials/train/calibrate/benchmarks.py").exists()
     assert (request.spec.model, request.spec.num_gpus) == (SHAPES["gpt2"], 2)
     assert request.spec.trainer == {"kind": "calibrate", "precisions": ["fp32", "bf16"]}
@@ -210,8 +210,8 @@ def test_a_domain_is_kept_where_its_bandwidth_is_notably_another():
 def test_the_fabric_predicts_the_exchanges_it_was_measured_by():
     links = calibrated_cluster(NODES, measured(NODES, BUS, SMALL_US)).links
     to_other_nodes = 3.097  # 24 of the 31 others, at 4 GB/s in all
-    curves = ((2, 90.0), (4, 80.0)), 160.0, ((2, 72.0), (4, 64.0))
-    assert links.fabric == Fabric(88.89, 6.0, *curves, all_to_all_gb_per_s=to_other_nodes)
+    curve = Bandwidth(2, 90.0, 72.0), Bandwidth(4, 80.0, 64.0)
+    assert links.fabric == Fabric(88.89, 6.0, curve, 160.0, all_to_all_gb_per_s=to_other_nodes)
     # All ranks of a node at once: 8 pairs with 10 GB/s each. A small all-reduce of all 32 ranks: 39 us.
     assert links.p2p_gb_per_s(2, 8, 8) == pytest.approx(10.0, rel=1e-3)
     assert links.latency_us(32, 1, 8) == pytest.approx(39.0, rel=1e-3)
@@ -223,7 +223,7 @@ def test_a_node_of_one_rank_has_no_domain_and_one_rank_alone_no_links():
     singles = Cluster(A100, 1, 2)
     links = calibrated_cluster(singles, measured(singles, {2: 20.0}, {2: 12.0})).links
     assert links.domains == ()
-    assert links.fabric == Fabric(11.11, 6.0, ((2, 20.0),), 20.0, ((2, 16.0),), all_to_all_gb_per_s=4.0)
+    assert links.fabric == Fabric(11.11, 6.0, (Bandwidth(2, 20.0, 16.0),), 20.0, all_to_all_gb_per_s=4.0)
     alone = Cluster(CPU, 1, 1)
     assert calibrated_cluster(alone, measured(alone, {}, {})).given_links is None
     assert "links" not in text_of(alone, measured(alone, {}, {}))
@@ -247,7 +247,7 @@ def test_link_domains_of_several_nodes_are_measured_as_such_and_the_fabric_beyon
     assert (node.num_ranks, rack.name, rack.num_ranks, rack.bus_gb_per_s) == (4, "rack", 16, bus[fastest])
     assert (rack.latency_us, rack.p2p_gb_per_s) == (20, 80)
     assert (links.fabric.nic_gb_per_s, links.fabric.p2p_gb_per_s) == (50, 12)
-    assert links.fabric.by_nodes == (((8, 80.0),) if num_nodes == 8 else ())
+    assert [(point.num_nodes, point.bus_gb_per_s) for point in links.fabric.by_nodes] == [(8, 80.0)] * (num_nodes == 8)
     assert read(text_of(cluster, found)).links == links
 
 
@@ -367,11 +367,11 @@ def test_slow_nodes_are_avoided_where_the_launcher_can_and_links_are_those_of_th
     assert (found["slow_nodes"], found["num_available"]) == (["n2"], 9)
     links = decode(Links, found["links"])
     assert links.domains[0].bus_gb_per_s == pytest.approx(200.0)
-    assert dict(links.fabric.by_nodes)[2] == pytest.approx(90.0)
+    assert links.fabric.bus_gb_per_s(2) == pytest.approx(90.0)
     assert found["findings"][0].startswith("n2 is slow")
     found = conclude(times(4, slow_at(2)), cluster(4), cluster(4), None)
     assert (found["slow_nodes"], found["findings"][0][:10]) == ([], "n2 is slow")
-    assert dict(decode(Links, found["links"]).fabric.by_nodes)[2] == pytest.approx(27.0)
+    assert decode(Links, found["links"]).fabric.bus_gb_per_s(2) == pytest.approx(27.0)
 
 
 def test_one_node_says_nothing_about_what_joins_it():

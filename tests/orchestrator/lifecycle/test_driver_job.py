@@ -87,7 +87,7 @@ def test_a_submission_without_an_answer_is_found_by_its_name_and_of_twins_the_el
 def test_a_controller_that_is_away_ends_no_driver(bench, logged):
     bench.cluster.controller_down(for_s=3600.0)
     chain = bench.chain()
-    with chain.driver_context(object()):  # type: ignore[arg-type]
+    with chain.keeping_next_link():
         assert not chain.has_next_link
     assert "Unable to contact slurm controller" in logged[0]
 
@@ -102,7 +102,7 @@ def test_a_search_that_has_ended_leaves_no_link(bench):
 
 def test_a_driver_that_ends_by_a_bug_takes_its_successor_with_it(bench):
     def drive() -> None:
-        with bench.chain().driver_context(object()):  # type: ignore[arg-type]
+        with bench.chain().keeping_next_link():
             assert len(bench.waiting) == 1
             raise RuntimeError("a bug")
 

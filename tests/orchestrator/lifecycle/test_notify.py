@@ -17,7 +17,7 @@ from urllib.error import URLError
 
 import pytest
 
-from orchestrator.cli.main import run
+from orchestrator.cli.main import main as run
 from orchestrator.config.notify_target import notify_problems, webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.notify import event_message, last_progress_at, post, run_command

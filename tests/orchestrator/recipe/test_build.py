@@ -110,7 +110,7 @@ def test_a_repeat_and_a_baseline_that_failed_are_caveats_and_the_evidence_has_no
     told = ("A repeat (t0003) was not measured: node failure.", "The baseline (t0002) was not measured: out of memory.")
     assert {*told} <= {*recipe.caveats}
     [run] = data["runs"]
-    assert run["outcome"]["step_times_s"] == source.runs[0].outcome.step_times_s
+    assert run["outcome"]["step_times_s"] == list(source.runs[0].outcome.step_times_s)
     assert (run["job_id"], run["nodes"]) == ("local-1", ["node01"])
     assert [(other["trial"], other["reason"]) for other in data["others"]] == [
         ("t0002", "gpu_oom"),

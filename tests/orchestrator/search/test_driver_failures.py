@@ -253,11 +253,11 @@ def test_a_ledger_without_room_has_every_event_before_the_driver_leaves(one, mon
     apply, refused, seen = LedgerWriter.apply, [], []
     one.callbacks = DriverCallbacks(on_event=lambda search, event: seen.append(event.seq))
 
-    def full_once(self, search_id, event, after=None):
+    def full_once(self, event, after):
         if event.kind is kind and event.data["state"] in ("completed", "measured") and not refused:
             refused.append(event)
             raise LedgerFull("the ledger's database has no room: database or disk is full")
-        apply(self, search_id, event, after)
+        apply(self, event, after)
 
     monkeypatch.setattr(LedgerWriter, "apply", full_once)
     search = one.run()

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -64,8 +65,9 @@ def test_a_search_without_events_begins_with_its_creation(tmp_path):
 def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(path, ledger, tmp_path):
     history = opened(path, 2, ledger)
     assert LedgerReader(f"sqlite:///{tmp_path}/ledger.db").search(SEARCH_ID) == history.search
+    late = Event(4, 1, NOON, EventKind.BEST_CHANGED, {"trial": None})
     with pytest.raises(FencedError):
-        ledger.copy_lease(SEARCH_ID, 1, {"host": "old"})
+        ledger.apply(late, replace(history.search, last_seq=4, fencing=1))
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def test_it_is_the_first_job_and_trials_avoid_the_slow_node(tmp_path):
     assert search.state is SearchState.COMPLETED
     assert launched(rig) == ["t0000.a1", "t0001.a1", "t0002.a1"]
     first, *trials = rig.launcher.requests
-    assert first.argv[1:3] == ("-m", "trials.train.fabric")
+    assert first.argv[1:3] == ("-m", "trials.train")
     assert (first.spec.num_nodes, first.spec.num_gpus, first.exclude) == (2, 8, ())
     assert [request.exclude for request in trials] == [("n2",), ("n2",)]
     check = search.fabric_check

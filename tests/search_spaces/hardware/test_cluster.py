@@ -9,14 +9,14 @@ import pytest
 
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
-from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.hardware.links import Bandwidth, Fabric, LinkDomain, Links
 from search_spaces.hardware.memory_headroom import CONTEXT_GIB, MemoryHeadroom, rank_memory_gib
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
 
 A100S = Cluster(ACCELERATORS["a100-80gb"], gpus_per_node=8, num_nodes=4)
-OWN = Links((LinkDomain("node", 8, 100, 9),), Fabric(50, 4, by_nodes=((2, 40.0),)))
+OWN = Links((LinkDomain("node", 8, 100, 9),), Fabric(50, 4, by_nodes=(Bandwidth(2, 40.0),)))
 REACHED = MeasuredSpeed({"fp32": 18.5, "bf16": 260.0}, memory_gb_per_s=1700.0)
 
 

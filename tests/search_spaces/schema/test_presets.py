@@ -34,7 +34,7 @@ def test_what_is_assumed_of_a_node_is_what_its_ready_made_cluster_says(name: str
     else:
         assert cluster.links.domains == assumed.domains
     if cluster.links.fabric is not None:
-        assert replace(cluster.links.fabric, by_nodes=(), gather_by_nodes=()) == assumed.fabric
+        assert replace(cluster.links.fabric, by_nodes=()) == assumed.fabric
 
 
 _OF_THEIR_OWN = {"a40-pair", "playbook-h100"}

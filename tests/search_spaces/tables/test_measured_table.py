@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.benchmark_problem import measured_on, problem_for, problems_in
 from search_spaces.tables.measured_table import COLUMNS, REQUIRED_COLUMNS, parse_table, read_table, render_table
-from tests.search_spaces.example_tables import ROW, only, parsed, table
+from tests.search_spaces.example_tables import ROW, only, table
 
 PUBLISHED = Path(__file__).parents[3].parent / "shared" / "data" / "measured"
+
+
+def problems_of(text: str) -> tuple[Problem, ...]:
+    with pytest.raises(InputError) as caught:
+        parse_table(text, "table.csv")
+    return caught.value.problems
+
 
 FAILED = {"outcome": "failed", "step_time_s": "", "peak_memory_gib": ""}
 
@@ -62,9 +69,7 @@ def test_part_of_a_node_and_whole_nodes_are_clusters_and_a_duration_is_recorded_
 @pytest.mark.bad_input(43)
 def test_missing_unknown_and_repeated_columns_are_all_named():
     text = table({k: v for k, v in ROW.items() if k != "step_time_s"} | {"step_tim_s": "1"})
-    with pytest.raises(InputError) as caught:
-        parse_table(text, "table.csv")
-    missing, unknown = caught.value.problems
+    missing, unknown = problems_of(text)
     assert (missing.code, missing.key, missing.line) == ("missing_column", "step_time_s", 2)
     assert missing.fix == "add it; parlay export SEARCH writes a table that has them all"
     assert (unknown.code, unknown.fix) == ("unknown_column", "did you mean step_time_s?")
@@ -75,9 +80,7 @@ def test_missing_unknown_and_repeated_columns_are_all_named():
 @pytest.mark.bad_input(43)
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "p:TP,p:MBS,objective\n1,2,3.0\n"])
 def test_what_is_no_measured_table_is_told_so_once(text: str):
-    with pytest.raises(InputError) as caught:
-        parse_table(text, "table.csv")
-    (problem,) = caught.value.problems
+    (problem,) = problems_of(text)
     assert (problem.code, problem.file, problem.message) == ("missing_column", "table.csv", "is not a measured table")
     assert ", ".join(REQUIRED_COLUMNS) in (problem.rule or "")
     assert "parlay import makes one of other programs' results" in (problem.fix or "")
@@ -101,38 +104,33 @@ def test_what_is_no_measured_table_is_told_so_once(text: str):
         ({"source": "somebody"}, "engine", "is missing and cannot be derived"),
     ],
 )
-def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key, words):
-    read = parsed(ROW, ROW | change, ROW)
-    (problem,) = read.problems
+def test_a_bad_row_is_reported_with_its_line(change, key, words):
+    (problem,) = problems_of(table(ROW, ROW | change, ROW))
     assert (problem.file, problem.line, problem.key) == ("table.csv", 4, key)
     assert words in str(problem)
-    assert len(read.observations) == 2
-    with pytest.raises(InputError):
-        read.require_valid()
 
 
 @pytest.mark.bad_input(43)
 def test_a_trial_that_is_there_twice_rows_of_another_length_and_broken_quotes_are_reported():
-    (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
+    (problem,) = problems_of(table(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2))
     assert (problem.code, problem.fix) == ("duplicate_trial", "remove one of the two rows")
-    short = table(ROW) + "a,b\n"
-    assert "2 cells where the header has 27" in parse_table(short, "t.csv").problems[0].message
-    with pytest.raises(InputError) as caught:
-        parse_table(table(ROW) + '"open\n', "t.csv")
-    assert caught.value.problems[0].code == "csv"
-    assert "a line break in it is quoted" in (caught.value.problems[0].rule or "")
+    short, bad = problems_of(table(ROW) + "a,b\n" + table(ROW | {"outcome": "crashed"}).splitlines()[-1])
+    assert "2 cells where the header has 27" in short.message
+    assert (bad.line, bad.key) == (5, "outcome"), "all rows are checked"
+    (problem,) = problems_of(table(ROW) + '"open\n')
+    assert problem.code == "csv"
+    assert "a line break in it is quoted" in (problem.rule or "")
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n"])
 def test_lines_may_end_as_on_any_system(end):
-    read = parse_table(table(ROW, ROW | {"outcome": "crashed"}).replace("\n", end), "t.csv")
-    assert read.observations == tuple(only({}))
-    assert [problem.line for problem in read.problems] == [4]
+    assert parse_table(table(ROW).replace("\n", end), "t.csv") == tuple(only({}))
+    assert [p.line for p in problems_of(table(ROW, ROW | {"outcome": "crashed"}).replace("\n", end))] == [4]
 
 
 def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
     (tmp_path / "t.csv").write_text(table(ROW), encoding="utf-8-sig")
-    assert read_table(tmp_path / "t.csv").require_valid().observations == tuple(only({}))
+    assert read_table(tmp_path / "t.csv") == tuple(only({}))
 
 
 @pytest.mark.bad_input(43)
@@ -154,7 +152,7 @@ def test_a_table_written_down_is_read_back_the_same():
     assert len({row.layout.key for row in rows}) == 2
     text = render_table(rows, ["measured on a\nTuesday"])
     assert text.startswith("# measured on a Tuesday\n" + ",".join(COLUMNS))
-    assert parse_table(text, "t.csv").require_valid().observations == tuple(rows)
+    assert parse_table(text, "t.csv") == tuple(rows)
 
 
 @pytest.mark.security("csv_cells")
@@ -162,7 +160,7 @@ def test_a_table_written_down_is_read_back_the_same():
 def test_text_that_a_spreadsheet_would_run_is_quoted_and_read_back_the_same(name: str):
     observation = replace(only({})[0], model_name=name, problem=name)
     text = render_table([observation])
-    assert parse_table(text, "t.csv").require_valid().observations == (observation,)
+    assert parse_table(text, "t.csv") == (observation,)
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in text.splitlines()[1].split(","))
 
 
@@ -229,12 +227,12 @@ def test_rows_of_such_a_machine_are_on_any_number_of_its_nodes_or_on_a_part_of_o
 def test_the_published_tables_are_read_whole_and_written_back_the_same(name, problems, layouts, rule_rows):
     if not (PUBLISHED / name).exists():
         pytest.skip(f"no measured tables: {PUBLISHED} is not there")
-    read = read_table(PUBLISHED / name).require_valid()
-    found = problems_in(read.observations)
+    read = read_table(PUBLISHED / name)
+    found = problems_in(read)
     assert len(found) == problems
     assert sum(len(problem.layouts) for problem in found.values()) == layouts
     assert sum(problem.rule_rows for problem in found.values()) == rule_rows
-    assert parse_table(render_table(read.observations), name) == read
+    assert parse_table(render_table(read), name) == read
 
 
 @pytest.mark.parametrize(
@@ -249,6 +247,6 @@ def test_the_published_tables_are_read_whole_and_written_back_the_same(name, pro
 def test_a_table_keeps_the_features_of_a_model(features):
     (observation,) = only({})
     given = replace(observation, model=replace(observation.model, **features))
-    assert parse_table(render_table([given]), "t.csv").require_valid().observations == (given,)
+    assert parse_table(render_table([given]), "t.csv") == (given,)
     found = problem_for([given, observation], given.model, given.cluster, given.global_batch_size)
     assert found.model == given.model

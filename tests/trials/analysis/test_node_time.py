@@ -69,11 +69,10 @@ def test_a_failed_attempt_measures_nothing_whatever_its_outcome_says(reason):
     [
         ({"idle_pilots": [0.375, 0.125]}, "idle_node_hours", 0.5, 0.05),
         ({"idle_pilots": [-0.25]}, "idle_node_hours", 0.0, 0.2),  # attempts paid more than their pilot held
-        ({"driver_node_hours": 0.5}, "driver_node_hours", 0.5, 0.05),
         ({"fabric_check_node_hours": 0.5}, "fabric_check_node_hours", 0.5, 0.05),
     ],
 )
-def test_pilots_that_idle_drivers_and_the_fabric_check_are_part_of_the_whole(others, name, hours, share):
+def test_pilots_that_idle_and_the_fabric_check_are_part_of_the_whole(others, name, hours, share):
     found = node_time([trial(attempt())], others.pop("idle_pilots", ()), **others)
     assert (getattr(found, name), found.unmeasured_node_hours) == (hours, 0.0)
     assert found.measured_share == pytest.approx(share)
@@ -168,5 +167,4 @@ def test_a_search_says_what_its_jobs_were_billed():
     assert cost_of(partly.record).billed_hours is None
     found = search(billed_hours=8.0)
     found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
-    found.event(EventKind.DRIVER_JOB_USED, job_id="815", node_share=0.25, node_hours=0.5, billed_hours=2.0)
-    assert found.record.billed_hours == 21.0
+    assert found.record.billed_hours == 19.0

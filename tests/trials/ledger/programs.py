@@ -8,8 +8,8 @@ import time
 from itertools import count
 from pathlib import Path
 
-from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
-from trials.ledger import writer
+from tests.trials.ledger.stories import Story, measured_story
+from trials.ledger import projection
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 
@@ -20,7 +20,7 @@ def drive_forever(path: str, url: str) -> None:
 
     def record(event) -> None:
         journal.append(event)
-        ledger.apply(SEARCH_ID, event)
+        ledger.apply(event, story.search)
         print(event.seq, flush=True)
 
     record(story.create())
@@ -32,16 +32,16 @@ def drive_forever(path: str, url: str) -> None:
 def die_in_transaction(url: str) -> None:
     """Stop in the middle of the last event's transaction, with half of the rows written, to be killed there."""
     ledger = LedgerWriter(url)
-    *first, last = measured_story().events[:4]
-    for event in first:
-        ledger.apply(SEARCH_ID, event)
+    *first, last = measured_story().steps[:4]
+    for step in first:
+        ledger.apply(*step)
 
     def half_written(*_) -> None:
         print("in the middle", flush=True)
         time.sleep(600)
 
-    writer._store_trial = half_written
-    ledger.apply(SEARCH_ID, last)
+    projection._attempt_row = half_written
+    ledger.apply(*last)
 
 
 def hold_lock(path: str, kind: str) -> None:

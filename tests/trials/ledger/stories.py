@@ -25,18 +25,22 @@ class Story:
 
     def __init__(self, search_id: str = SEARCH_ID):
         self.search_id = search_id
-        self.events: list[Event] = []
+        self.steps: list[tuple[Event, SearchRecord]] = []
         self.search: SearchRecord | None = None
         self.fencing = 1
 
     @property
+    def events(self) -> list[Event]:
+        return [event for event, _ in self.steps]
+
+    @property
     def now(self) -> float:
-        return NOON + len(self.events)
+        return NOON + len(self.steps)
 
     def add(self, kind: EventKind, /, **data) -> Event:
-        event = Event(len(self.events) + 1, self.fencing, self.now, kind, data)
+        event = Event(len(self.steps) + 1, self.fencing, self.now, kind, data)
         self.search = apply_event(self.search, self.search_id, event)
-        self.events.append(event)
+        self.steps.append((event, self.search))
         return event
 
     def create(self, **spec) -> Event:
@@ -101,10 +105,6 @@ class Story:
         return self.add(
             EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours, billed_hours=16 * node_hours
         )
-
-    def use_driver_job(self, job_id: str | None, node_share: float, node_hours: float) -> Event:
-        data = {"job_id": job_id, "node_share": node_share, "node_hours": node_hours, "billed_hours": None}
-        return self.add(EventKind.DRIVER_JOB_USED, **data)
 
     def submit_check(self) -> Event:
         name = "a1" if self.search.fabric_check is None else "a2"
@@ -198,7 +198,6 @@ def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
         lambda: story.propose(f"t{9999 - number:04d}", layout, draw(st.none() | st.just({"step_time_s": 0.1}))),
         lambda: story.best(draw(st.sampled_from([None, *(t.trial for t in story.search.trials if t.measured)]))),
         lambda: story.end_pilot(f"p{1 + len(story.search.pilots):04d}", draw(st.floats(-1e3, 1e3))),
-        lambda: story.use_driver_job(draw(st.sampled_from(["815", "816"])), 0.25, draw(st.floats(0, 1e3))),
     ]
     check = story.search.fabric_check
     if check is not None and check.is_in_flight:

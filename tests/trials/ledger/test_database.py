@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-import trials.ledger.migrations
 from search_spaces.errors import InputError
-from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
+from tests.contracts.test_ledger import emptied
+from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, written
 from trials.files import sqlite_file
 from trials.ledger import database
+from trials.ledger.commands import request_cancel
 from trials.ledger.database import (
-    REVISIONS,
     VERSION_TABLE,
     LedgerBehind,
     LedgerDamaged,
@@ -32,19 +29,8 @@ from trials.ledger.database import (
     retry_while_busy,
 )
 from trials.ledger.reader import LedgerReader
-from trials.ledger.tables import Base
+from trials.ledger.tables import SCHEMA
 from trials.ledger.writer import LedgerWriter
-
-NEXT_REVISION = str(len(REVISIONS) + 1)
-NEXT_MIGRATION = f"""
-import sqlalchemy as sa
-from alembic import op
-
-revision, down_revision = "{NEXT_REVISION}", "{REVISIONS[-1]}"
-
-def upgrade() -> None:
-    op.add_column("search", sa.Column("colour", sa.String))
-"""
 
 
 @pytest.fixture
@@ -61,19 +47,9 @@ def url(path) -> str:
 def story(url) -> Story:
     story = measured_story()
     writer = LedgerWriter(url)
-    writer.catch_up(SEARCH_ID, story.events)
+    writer.catch_up(story.search, story.events)
     writer.close()
     return story
-
-
-@pytest.fixture
-def newer_parlay(tmp_path, monkeypatch):
-    """A Parlay one schema ahead of this one."""
-    migrations = tmp_path / "migrations"
-    shutil.copytree(Path(trials.ledger.migrations.__file__).parent, migrations)
-    (migrations / "versions" / f"r{NEXT_REVISION}_colour.py").write_text(NEXT_MIGRATION)
-    monkeypatch.setattr(database, "MIGRATIONS", str(migrations))
-    monkeypatch.setattr(database, "REVISIONS", (*REVISIONS, NEXT_REVISION))
 
 
 def dump(path: Path) -> list[str]:
@@ -85,51 +61,87 @@ def dump(path: Path) -> list[str]:
 def test_only_its_owner_may_read_a_ledger_whatever_the_umask(path, url):
     old = os.umask(0)
     try:
-        LedgerWriter(url).apply(SEARCH_ID, measured_story().events[0])
+        LedgerWriter(url).apply(*measured_story().steps[0])
     finally:
         os.umask(old)
     modes = {p.name: p.stat().st_mode & 0o777 for p in path.parent.glob("ledger.db*")}
     assert modes == dict.fromkeys(("ledger.db", "ledger.db-wal", "ledger.db-shm"), 0o600)
 
 
-@pytest.mark.parametrize("make", [database._create_tables, database._upgrade])
-def test_a_ledger_has_the_tables_the_code_uses_whether_it_is_new_or_was_migrated(url, make):
-    with create_engine(url).begin() as connection:
-        make(connection)
-        options = {"version_table": VERSION_TABLE, "compare_server_default": True}
-        context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, Base.metadata) == []
-        assert context.get_current_revision() == REVISIONS[-1]
-
-
 OPENERS = pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerReader(url).searches()])
 
 
-@OPENERS
-@pytest.mark.fault(32)
-def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, story, newer_parlay, open_it):
-    open_it(url)
-    assert "colour" in "".join(dump(path))
-    assert LedgerReader(url).search(SEARCH_ID) == story.search
-    copy = path.with_name(f"ledger.db.schema-{REVISIONS[-1]}")
-    assert "colour" not in "".join(dump(copy))
-    assert copy.stat().st_mode & 0o777 == 0o600
-
-
-@OPENERS
-@pytest.mark.parametrize("found", [NEXT_REVISION, "0004"])
-@pytest.mark.fault(32)
-def test_a_ledger_of_an_unknown_schema_is_refused_with_both_and_stays_as_it_is(path, url, story, open_it, found):
+def altered(path: Path, *statements: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{found}'")
+        for statement in statements:
+            connection.execute(statement)
         connection.commit()
+
+
+def in_folder(url: str, place: Path, search_id: str, has_journal: bool = True) -> Story:
+    """A search of the ledger that lies in a folder of this place, by its journal or only by its rows."""
+    story = measured_story(search_id, folder=str(place / search_id))
+    LedgerWriter(url).catch_up(story.search, story.events)
+    if has_journal:
+        (place / search_id).mkdir()
+        written(place / search_id / "journal.jsonl", story.events)
+    return story
+
+
+@OPENERS
+@pytest.mark.fault(32)
+def test_a_ledger_of_another_schema_is_put_aside_and_rebuilt_from_journals_and_rows(
+    path, url, tmp_path, open_it, caplog
+):
+    kept = in_folder(url, tmp_path, "kept-aaaaaa")
+    gone = in_folder(url, tmp_path, "gone-aaaaaa", has_journal=False)
+    in_folder(url, tmp_path, "lost-aaaaaa", has_journal=False)
+    request_cancel(url, "kept-aaaaaa", at=1000)
+    request_cancel(url, "gone-aaaaaa", at=1001)
+    altered(
+        path,
+        "UPDATE attempt SET excerpt = 'of others' WHERE search_id = 'kept-aaaaaa'",
+        "UPDATE search SET state = 'asleep' WHERE search_id = 'lost-aaaaaa'",
+        "ALTER TABLE attempt DROP COLUMN billed_hours",
+        f"UPDATE {VERSION_TABLE} SET version_num = '2'",
+    )
     before = dump(path)
-    with pytest.raises(InputError, match=f"schema {found}, this Parlay reads schema {REVISIONS[-1]}") as caught:
-        open_it(url)
-    [problem] = caught.value.problems
-    assert problem.code == "ledger_schema"
-    assert all(words in problem.fix for words in ("update Parlay", "parlay ledger rebuild"))
-    assert dump(path) == before
+    open_it(url)
+    [aside] = path.parent.glob("ledger.db.schema-2-*")
+    assert dump(aside) == before
+    assert aside.stat().st_mode & 0o777 == 0o600
+    reader = LedgerReader(url)
+    assert reader.search("kept-aaaaaa") == kept.search
+    assert [trial.layout for trial in reader.search("gone-aaaaaa").trials] == [t.layout for t in gone.search.trials]
+    assert {found.search_id for found in reader.searches()} == {"kept-aaaaaa", "gone-aaaaaa"}
+    assert [command.at for name in ("kept", "gone") for command in reader.pending_commands(f"{name}-aaaaaa")] == [
+        *(1000, 1001)
+    ]
+    [said] = [record.message for record in caplog.records]
+    assert f"schema 2, this Parlay reads schema {SCHEMA}: it is kept as {aside}" in said
+    assert "1 search from their journals, 1 from rows alone" in said
+    assert "1 without a folder or rows that can be read stay behind: lost-aaaaaa" in said
+
+
+@pytest.mark.processes
+@pytest.mark.walks
+@pytest.mark.fault(32)
+def test_a_postgres_of_another_schema_is_rebuilt_by_the_command_alone(postgres_url, tmp_path):
+    url = emptied(postgres_url)
+    kept = in_folder(url, tmp_path, "kept-aaaaaa")
+    request_cancel(url, "kept-aaaaaa", at=1000)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '2'"))
+    engine.dispose()
+    for open_it in (LedgerWriter, lambda url: LedgerReader(url).searches()):
+        with pytest.raises(InputError, match=f"schema 2, this Parlay reads schema {SCHEMA}") as caught:
+            open_it(url)
+        assert "parlay ledger rebuild" in str(caught.value.problems[0].fix)
+    LedgerWriter(url, may_rebuild=True).close()
+    reader = LedgerReader(url)
+    assert reader.search("kept-aaaaaa") == kept.search
+    assert [command.at for command in reader.pending_commands("kept-aaaaaa")] == [1000]
 
 
 @OPENERS
@@ -160,7 +172,7 @@ def test_a_damaged_ledger_is_said_so_put_aside_and_made_anew(path, url, story, s
     assert {p.name.removesuffix("-wal").removesuffix("-shm") for p in path.parent.iterdir()} == {aside.name}
     assert aside.name.startswith("ledger.db.damaged-2")
     writer = LedgerWriter(url)
-    writer.catch_up(SEARCH_ID, story.events)
+    writer.catch_up(story.search, story.events)
     assert LedgerReader(url).search(SEARCH_ID) == story.search
     assert put_aside_damaged(url) is None, "a sound one stays where it is"
 
@@ -197,8 +209,8 @@ def test_a_writer_and_a_reader_go_on_in_the_file_that_lies_at_the_ledgers_path_b
         LedgerWriter(url).close()
         assert (writer.last_seq(SEARCH_ID), reader.searches()) == (0, [])
         with pytest.raises(LedgerBehind, match="where 1 was expected"):
-            writer.apply(SEARCH_ID, story.events[-1], story.search)
-        writer.catch_up(SEARCH_ID, story.events)
+            writer.apply(*story.steps[-1])
+        writer.catch_up(story.search, story.events)
         assert reader.search(SEARCH_ID) == story.search
 
 
@@ -206,7 +218,7 @@ def test_a_writer_and_a_reader_go_on_in_the_file_that_lies_at_the_ledgers_path_b
 @pytest.mark.parametrize(
     "nonsense",
     [
-        *("search SET spec = '{'", "search SET spec = '[]'", "search SET state = 'asleep'", "search SET lease = '{'"),
+        *("search SET spec = '{'", "search SET spec = '[]'", "search SET state = 'asleep'"),
         *("trial SET layout = '[1]'", "attempt SET outcome = '[]'"),
     ],
 )
@@ -218,7 +230,7 @@ def test_rows_that_say_nonsense_are_damage_and_can_be_replaced(path, url, story,
     for ask in asks if nonsense.startswith("search") else asks[:1]:
         with pytest.raises(LedgerDamaged, match="a row has values that no search writes"):
             ask(LedgerReader(url))
-    LedgerWriter(url).replace(SEARCH_ID, story.events, "/somewhere")
+    LedgerWriter(url).replace(story.search, "/somewhere")
     assert LedgerReader(url).search(SEARCH_ID).trials == story.search.trials
 
 
@@ -251,14 +263,14 @@ def test_a_locked_ledger_is_waited_for_and_one_that_stays_locked_is_unavailable_
     monkeypatch.setattr(database.time, "sleep", wait)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        writer.apply(SEARCH_ID, story.events[0])
+        writer.apply(*story.steps[0])
         assert len(waits) == 3
         assert len(set(waits)) > 1, "all contenders would come back at the same moment"
         clock = iter(range(0, 10_000, 20))
         monkeypatch.setattr(database.time, "monotonic", lambda: float(next(clock)))
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerUnavailable, match="locked"):
-            writer.apply(SEARCH_ID, story.events[1])
+            writer.apply(*story.steps[1])
     assert writer.last_seq(SEARCH_ID) == 1
 
 

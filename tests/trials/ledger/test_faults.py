@@ -107,7 +107,7 @@ def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tm
 def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(tmp_path, monkeypatch, kind):
     path, story = tmp_path / "ledger.db", measured_story()
     writer = LedgerWriter(f"sqlite:///{path}")
-    writer.apply(SEARCH_ID, story.events[0])
+    writer.apply(*story.steps[0])
     command = [sys.executable, "-m", "tests.trials.ledger.programs", "hold_lock", str(path), kind]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
     waits, sleep = [], database.time.sleep
@@ -121,8 +121,8 @@ def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(t
     monkeypatch.setattr(database.time, "sleep", wait)
     with subprocess.Popen(command, **pipes) as other:
         assert other.stdout.readline() == "held\n"
-        for event in story.events[1:]:
-            writer.apply(SEARCH_ID, event)
+        for step in story.steps[1:]:
+            writer.apply(*step)
         if kind == "read":
             other.communicate("enough\n")
     assert LedgerReader(f"sqlite:///{path}").search(SEARCH_ID) == story.search
@@ -142,11 +142,11 @@ def test_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_
     path, story = tmp_path / "ledger.db", measured_story()
     url = f"sqlite:///{path}"
     first = LedgerWriter(url)
-    first.apply(SEARCH_ID, story.events[0])
+    first.apply(*story.steps[0])
     other = second(url)
     looked_at_from_outside(path)
-    for event in story.events[1:]:
-        first.apply(SEARCH_ID, event)
+    for step in story.steps[1:]:
+        first.apply(*step)
     assert looked_at_from_outside(path) == ["measured"]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -164,7 +164,7 @@ def test_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before
         assert driver.stdout.readline() == "in the middle\n"
         driver.kill()
     assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
-    LedgerWriter(url).catch_up(SEARCH_ID, story.events)
+    LedgerWriter(url).catch_up(story.search, story.events)
     assert LedgerReader(url).search(SEARCH_ID) == story.search
 
 
@@ -177,12 +177,12 @@ def server() -> Iterator[PostgresServer]:
 @pytest.mark.fault(31)
 def test_a_postgres_that_is_killed_and_started_again_is_found_again_and_nothing_is_lost(server):
     story, writer, reader = measured_story(), LedgerWriter(server.url), LedgerReader(server.url)
-    for number, event in enumerate(story.events):
+    for number, step in enumerate(story.steps):
         if number == 4:
             server.kill()
             restart = threading.Timer(1.0, server.start)
             restart.start()
-        writer.apply(SEARCH_ID, event)
+        writer.apply(*step)
         if number == 4:
             restart.join()
     assert reader.search(SEARCH_ID) == story.search
@@ -205,8 +205,8 @@ def test_a_transaction_whose_reply_was_lost_is_tried_again_and_changes_nothing(s
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     monkeypatch.setattr(writer._engine.dialect, "do_commit", lose_every_second_reply)
-    for event in story.events:
-        writer.apply(SEARCH_ID, event)
+    for step in story.steps:
+        writer.apply(*step)
     assert len(commits) == 2 * len(story.events)
     assert LedgerReader(server.url).search(SEARCH_ID) == story.search
 
@@ -239,13 +239,13 @@ def test_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catches_up(tmp
     assert before.last_seq in (len(events), len(events) - 1)
 
     ledger = LedgerWriter(url)
-    ledger.catch_up(SEARCH_ID, events)
     whole = fold(SEARCH_ID, events)
+    ledger.catch_up(whole, events)
     assert LedgerReader(url).search(SEARCH_ID) == whole
 
     following = Event(len(events) + 1, 2, 2e9, EventKind.BEST_CHANGED, {"trial": None})
     journal.append(following)
-    ledger.apply(SEARCH_ID, following)
+    ledger.apply(following, fold(SEARCH_ID, journal.read()))
     assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, journal.read())
 
 

@@ -148,4 +148,4 @@ def test_ranks_with_other_experts_have_equal_work_only_where_tokens_are_shared_e
 
 def test_slow_devices_and_stragglers_are_suspect():
     assert suspect_ranks({"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}, {"stragglers": [0, 3]}) == (0, 3)
-    assert suspect_ranks({}, {}) == ()
+    assert suspect_ranks({}, None) == ()

@@ -146,7 +146,7 @@ def test_each_gpu_is_told_of_as_far_as_its_driver_does_and_one_that_is_somebody_
         "gpu_1_memory_usage_megabytes": pytest.approx(40 * GIB / 1e6),
         "gpu_1_memory_usage_percentage": 50.0,
     }
-    assert NodeSample.from_json({"time": "2026-11-20T12:00:00.000000Z", **values}).values == values
+    assert NodeSample.from_json({"time": "2026-11-20T12:00:00.000000Z", "values": values}).values == values
     shared = Nvml(Driver(*OF_A_WHOLE_GPU, "handle 1")).read()
     assert shared.keys() == {"gpu_1_memory_usage_megabytes", "gpu_1_memory_usage_percentage"}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
+from search_spaces.decoding import decode
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import AXES
 from tests.trials.train.parity import Parity
@@ -135,7 +136,7 @@ def _shown(case: Case) -> list[Hashable]:
 def difference_without(ranks: WarmRanks, parity: Parity, place: str, given: Case) -> Difference:
     """Difference of three steps without the reductions of this place."""
     answers = [answer["trained"] for answer in train_recording(ranks, given, 3, place)]
-    return parity.difference(given, [RankTraining.from_json(answer) for answer in answers])
+    return parity.difference(given, [decode(RankTraining, answer) for answer in answers])
 
 
 def places_called(ranks: WarmRanks, cases: Sequence[Case]) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from search_spaces.decoding import decode
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import (
@@ -51,7 +52,7 @@ class Parity:
         if (shape, precision) not in self._references:
             arguments = {"case": named_case("reference", shape, precision=precision).to_json()}
             [answer] = self._ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)
-            self._references[shape, precision] = ReferenceTraining.from_json(answer)
+            self._references[shape, precision] = decode(ReferenceTraining, answer)
         return self._references[shape, precision]
 
     def train(self, given: Case, steps: int = 10) -> list[RankTraining]:
@@ -75,4 +76,4 @@ class Parity:
     def _trained(self, program: str, given: Case, **options: Any) -> list[RankTraining]:
         arguments = {"case": given.to_json(), **options}
         answers = self._ranks.run(f"{PROGRAMS}:{program}", given.layout.num_gpus, arguments)
-        return [*map(RankTraining.from_json, answers)]
+        return [decode(RankTraining, answer) for answer in answers]

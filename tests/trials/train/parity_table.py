@@ -20,11 +20,11 @@ from pathlib import Path
 
 import torch
 
-from tests.trials.diagnostics.test_parity_cases import exclusion_reasons, pairs_left_out
+from tests.trials.diagnostics.test_parity_cases import covered_by_shape, exclusion_reasons, pairs_left_out
 from tests.trials.train.engine_cases import CASES, MUTATION_BOUND, difference_without, mutations
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
-from trials.diagnostics.parity_cases import NATIVE_ENGINES, compiled_cases, covering_cases, full_cases
+from trials.diagnostics.parity_cases import NATIVE_ENGINES, compiled_cases, covering_cases
 from trials.diagnostics.selftest import Case, Difference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
@@ -76,9 +76,9 @@ def main() -> None:
 
 def cases(name: str, only_covering: bool) -> list[Case]:
     """All cases of a table; those of torch.compile only where a compiler is installed."""
-    chosen = covering_cases if only_covering else full_cases
     engines = (name,) if name in CASES else NATIVE_ENGINES
-    return chosen(engines=engines) + (compiled_cases(engines=engines) if shutil.which("g++") else [])
+    chosen = covering_cases(engines=engines, covers=None if only_covering else covered_by_shape)
+    return chosen + (compiled_cases(engines=engines) if shutil.which("g++") else [])
 
 
 def trained(parity: Parity, case: Case) -> Row:

@@ -33,10 +33,10 @@ OF_CPUS = [RankHost("n1", None), RankHost("n2", None)]
 @pytest.mark.parametrize(
     ("rank_hosts", "of_loop", "slowest", "flags"),
     [
-        (ONE_SLOW, (), {}, ("suspect_node",)),
-        (WELL, ("time_limit",), {}, ("time_limit",)),
-        (ONE_SLOW, ("time_limit", "suspect_node"), {}, ("time_limit", "suspect_node")),
-        (OF_CPUS, (), {}, ()),
+        (ONE_SLOW, (), None, ("suspect_node",)),
+        (WELL, ("time_limit",), None, ("time_limit",)),
+        (ONE_SLOW, ("time_limit", "suspect_node"), None, ("time_limit", "suspect_node")),
+        (OF_CPUS, (), None, ()),
         (WELL, (), {"stragglers": [1]}, ("suspect_node", "straggler")),
         (OF_CPUS[:1] * 2, (), {"stragglers": [1]}, ("straggler",)),  # ranks that share a CPU
         (WELL, (), {"stragglers": []}, ()),

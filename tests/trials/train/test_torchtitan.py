@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from search_spaces.decoding import decode
 from search_spaces.engines import TORCHTITAN
 from search_spaces.rules.check import engine_violations
 from tests.trials.train.engine_cases import (
@@ -71,7 +72,7 @@ V_SCHEDULE = {"pipeline_parallel": 2, "virtual_pipeline_stages": 2, "pipeline_sc
 @pytest.mark.walks
 @pytest.mark.parametrize(("stage", "is_wrong"), [(2, False), (3, True)])
 def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stage, is_wrong):
-    """Fails once torch mends it; then the rule in torchtitan_rules.py goes."""
+    """Fails once torch mends it; then the rule in trainer_rules.py goes."""
     given = torchtitan_case("zbv", zero_stage=stage, data_parallel=2, **V_SCHEDULE)
     assert any(engine_violations(given.layout, given.model)) is is_wrong
     assert (parity.difference(given, parity.train(given, 1)).value > MUTATION_BOUND) is is_wrong
@@ -79,7 +80,7 @@ def test_a_split_backward_pass_loses_gradients_of_resharded_weights(parity, stag
 
 @pytest.mark.walks
 def test_a_split_backward_pass_cannot_use_what_selective_recomputation_kept(ranks, parity):
-    """Fails once torch can; then the rule in torchtitan_rules.py goes."""
+    """Fails once torch can; then the rule in trainer_rules.py goes."""
     fields = {"activation_checkpointing": "selective", "recompute_modules": "ops", **V_SCHEDULE}
     given = torchtitan_case("zbv-selective", **fields)
     assert any(engine_violations(given.layout, given.model))
@@ -122,5 +123,5 @@ def test_experts_multiply_in_16_bits_whatever_the_precision(ranks_without_engine
     """Fails once upstream takes the weights' type; then the patch `grouped_mm` goes."""
     arguments = {"case": TITAN["experts"].to_json(), "steps": 3, "library": "torchtitan", "patch": "grouped_mm"}
     answers = ranks_without_engine.run(f"{PROGRAMS}:train_without_patch", 2, arguments)
-    trained = [RankTraining.from_json(answer["trained"]) for answer in answers]
+    trained = [decode(RankTraining, answer["trained"]) for answer in answers]
     assert parity.difference(TITAN["experts"], trained).value > CPU_TOLERANCES["fp32"]

@@ -7,6 +7,7 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import MutableMapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from trials.trial import TrialSpec
 
 def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> NodeProbeReport:
     """Probe every rank of the world; the result is the same on all of them."""
+    enable_nccl_log(os.environ)
     device = open_device(spec, env.local_rank)
     write_text(marker_path(folder.path, env.rank), spec.nonce)
     join_world(spec, folder, env, device)
@@ -43,6 +45,13 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
     runner = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
     return NodeProbeReport(tuple(decode(RankProbe, rank) for rank in ranks), tuple(runner.group_times()))
+
+
+def enable_nccl_log(environ: MutableMapping[str, str]) -> None:
+    """Make NCCL, and RCCL, log the chosen transports in the rank's log, whatever was set for other runs."""
+    environ["NCCL_DEBUG"] = "INFO"
+    environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,NET"
+    environ.pop("NCCL_DEBUG_FILE", None)
 
 
 def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankProbe:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.trial import LowerStrEnum
@@ -70,17 +69,6 @@ class StepParts:
     micro_batches: int
     seconds: Mapping[Part, float]
     transfers: tuple[Transfer, ...]
-
-    def to_json(self) -> list[Any]:
-        """A compact list, since a step may have thousands of transfers."""
-        return [self.micro_batches, dict(self.seconds), [[t.kind, t.took_s, t.exposed_s] for t in self.transfers]]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> StepParts:
-        """The inverse of `to_json`."""
-        micro_batches, seconds, transfers = data
-        parts = {Part(name): float(took_s) for name, took_s in seconds.items()}
-        return cls(micro_batches, parts, tuple(Transfer(*transfer) for transfer in transfers))
 
 
 def split_step(micro_batches: int, begin_s: float, end_s: float, ranges: Sequence[TimedRange]) -> StepParts:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from search_spaces.decoding import decode, encode
 from search_spaces.layouts.groups import expert_mesh
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.mesh import RankMesh
@@ -145,8 +146,8 @@ def _has_kind(name: str, way: str) -> bool:
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
     """Every rank's profiled steps; RuntimeError where this rank's profile is empty."""
     steps = _profiled_steps(spec.layout, loop, _micro_batch_counts(loop), device, report)
-    views = gather_json([step.to_json() for step in steps], device.torch_device)
-    return [[StepParts.from_json(step) for step in view] for view in views]
+    views = gather_json(encode(steps), device.torch_device)
+    return [[decode(StepParts, step) for step in view] for view in views]
 
 
 def _micro_batch_counts(loop: TrainingLoop) -> list[int]:

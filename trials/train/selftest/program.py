@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from search_spaces.decoding import decode, encode
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.model_shape import ModelShape
 from trials.diagnostics.selftest import (
@@ -158,7 +159,7 @@ class Supervisor:
         result = self._judge(case, folder, time.monotonic() - began)
         self._results = replace(self._results, results=(*self._results.results, result))
         self._results.write(self._folder)
-        write_json(folder / "result.json", result.to_json())
+        write_json(folder / "result.json", encode(result))
         return all_ended
 
     def _part(self, case: Case, folder: Path) -> bool:
@@ -174,7 +175,7 @@ class Supervisor:
         if case.expected is not ExpectedResult.AGREES:
             return judge_failure(case, [e.code if e else None for e in ended], outcome, seconds)
         trained = [read_json(trained_path(folder, rank)) for rank in range(case.layout.num_gpus)]
-        found = [RankTraining.from_json(data) for data in trained if data is not None]
+        found = [decode(RankTraining, data) for data in trained if data is not None]
         reference = self._reference(case) if len(found) == case.layout.num_gpus else None
         return judge_agreement(case, self._spec.accelerator, found, reference, outcome, seconds)
 
@@ -183,7 +184,7 @@ class Supervisor:
         if key not in self._references:
             name = f"reference-{len(self._references):03d}.json"
             answer = self._ask_child(lambda spec: _reference(case, spec), name)
-            self._references[key] = ReferenceTraining.from_json(answer)
+            self._references[key] = decode(ReferenceTraining, answer)
         return self._references[key]
 
     def _ask_child(self, ask: Callable[[TrialSpec], Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from orchestrator.diagnostics.doctor.warm_start import probe_preload, warm_start
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.hardware.links import Bandwidth, Fabric, LinkDomain, Links
 from tests.kit import TINY_SEARCH, loaded
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
 from tests.trials.train.parity import needs_megatron, needs_torchtitan
@@ -97,7 +97,7 @@ def test_a_channel_tells_more_than_what_was_chosen_first_and_all_ranks_logs_are_
 
 
 A100 = ACCELERATORS["a100-80gb"]
-LINKS = Links((LinkDomain("node", 4, 200.0, 8.0),), Fabric(100.0, 5.0, ((2, 90.0),)))
+LINKS = Links((LinkDomain("node", 4, 200.0, 8.0),), Fabric(100.0, 5.0, (Bandwidth(2, 90.0),)))
 CLUSTER = Cluster(A100, 4, 2, LINKS)
 NOW = 1_800_000_000.0
 MOMENTS = JobTimestamps(NOW - 60, NOW + 10)
@@ -235,7 +235,7 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
     changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
     findings = {f.name: f for f in run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}")}
     [request] = launcher.requests
-    assert request.argv[1:3] == ("-m", "trials.train.doctor")
+    assert request.argv[1:3] == ("-m", "trials.train")
     assert (Path(request.code) / "trials/train/doctor/probe.py").exists()
     assert request.spec.num_gpus == 8
     assert findings["job"].message.startswith("8 ranks on n1, n2 responded")

@@ -120,15 +120,6 @@ def test_each_engine_device_and_environment_has_its_own_server_and_of_three_an_i
     assert [is_running(int(pid)) for pid in (first, second, third, fourth)] == [False, False, True, True]
 
 
-def test_where_two_servers_are_at_work_other_ranks_start_plain(tmp_path, launcher):
-    hanging(launcher, attempt_request(tmp_path, "hang", trial="t0001"))
-    other = replace(LAYOUT, engine="deepspeed")
-    hanging(launcher, with_spec(attempt_request(tmp_path, "hang", trial="t0002"), layout=other))
-    third = with_spec(attempt_request(tmp_path, "tell_environment", trial="t0003"), accelerator="h100-80gb")
-    assert launcher._fork_servers.stub_for("t", node_plans(third)[0]) == ()
-    assert not any("PARLAY_WARM" in environment for environment in ran(launcher, third))
-
-
 @pytest.mark.fault(49)
 def test_a_killed_server_is_a_node_failure_and_later_attempts_have_another(tmp_path, launcher):
     request = attempt_request(tmp_path, "hang", trial="t0001")

@@ -1,1 +1,0 @@
-"""Migrations of the ledger's database, by alembic."""
