@@ -107,6 +107,9 @@ def encode(value: Any, *names: str) -> Any:
         return value
     if isinstance(value, Enum):
         return value.value
+    for plain in (str, int, float):
+        if isinstance(value, plain):  # a class of its own, such as torch's of its version
+            return plain(value)
     if isinstance(value, Mapping):
         return {key: encode(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -35,4 +35,4 @@ _OF_AN_OUTCOME = {
 def assert_outcome_as_declared(outcome: Mapping[str, Any]) -> None:
     """AssertionError for a key of an outcome's objects that its type does not have."""
     for name, kind in _OF_AN_OUTCOME.items():
-        assert set(outcome[name]) <= set(get_type_hints(kind)), f"{name} of {kind.__name__}"
+        assert set(outcome[name] or {}) <= set(get_type_hints(kind)), f"{name} of {kind.__name__}"
