@@ -66,8 +66,6 @@ def stage_memory(
     `stages` selects stages: by default those of `StageTable.ends`. `expert_skew` is that of `Routing`.
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
-    dense, routed = stages.of_rank(layouts), stages.routed_of_rank(layouts)
-    of_dense, of_routed = _state(layouts, dense, layouts.shards), _state(layouts, routed, layouts.expert_shards)
     kept, working, copies, gathered = (np.zeros(stages.layers.shape) for _ in range(4))
     for alike, layers in layers_alike(model, stages.layers, stages.expert_layers):
         layer = LayerActivations.of(alike, layouts, expert_skew)
@@ -75,7 +73,7 @@ def stage_memory(
         working = np.maximum(working, (layers > 0) * _column(layer.working))
         copies = copies + layers * _column(_quantized_copies(alike, layouts))
         gathered = np.maximum(gathered, (layers > 0) * _column(_gathered_bytes(alike, layouts)))
-    state = {name: (of_dense[name] + of_routed[name]) / GIB for name in of_dense}
+    state = _state(layouts, stages)
     return StageMemory(
         **state | {"weights": state["weights"] + copies / GIB},
         activations=(stages.in_flight * kept + working) / GIB,
@@ -84,9 +82,11 @@ def stage_memory(
     )
 
 
-def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> dict[str, np.ndarray]:
-    """Bytes of weights, gradients and optimizer of a rank's parameters on the device, and `on_host`, where the
-    optimizer is with offload."""
+def _state(layouts: LayoutTable, stages: StageTable) -> dict[str, np.ndarray]:
+    """GiB of weights, gradients and optimizer of a rank on the device, and `on_host`, where the optimizer is with
+    offload."""
+    dense = stages.of_rank(layouts), layouts.shards
+    routed = stages.routed_of_rank(layouts), layouts.expert_shards
     is_here = ~layouts.equals("offload", "optimizer")
     moment = np.array([BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
     optimizer = _by_engine(layouts, "optimizer") - 2 * (BYTES_OF_MOMENT["fp32"] - moment)
@@ -94,8 +94,12 @@ def _state(layouts: LayoutTable, parameters: np.ndarray, shards: np.ndarray) -> 
     unsharded = sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
 
     def held(per_parameter: np.ndarray, sharded_from: int, beside: np.ndarray | float = 0.0) -> np.ndarray:
-        share = per_parameter / np.where(layouts["zero_stage"] >= sharded_from, shards, 1)
-        return parameters * _column(share + beside)
+        is_sharded = layouts["zero_stage"] >= sharded_from
+        of_each = (
+            parameters * _column(per_parameter / np.where(is_sharded, shards, 1) + beside)
+            for parameters, shards in (dense, routed)
+        )
+        return sum(of_each) / GIB
 
     return {
         "weights": held(_by_engine(layouts, "weights"), 3),

@@ -30,7 +30,9 @@ class RecomputedShares:
         chunks = layouts["pipeline_parallel"] * layouts["virtual_pipeline_stages"]
         of_chunk = layouts["recompute_layers"] * chunks / model.num_layers
         share = np.where(layouts.equals("recompute_layers", None), 1, np.minimum(1, of_chunk))
-        modules = {module: _has_module(layouts, module) for module in AXES["recompute_modules"].single_words}
+        is_selective = layouts.equals("activation_checkpointing", "selective")
+        words = AXES["recompute_modules"].single_words
+        modules = {module: is_selective * _has_module(layouts, module) for module in words}
         return cls(is_full * share, modules)
 
     @property
@@ -50,6 +52,5 @@ class RecomputedShares:
 
 
 def _has_module(layouts: LayoutTable, module: str) -> np.ndarray:
-    words = [number for number, word in enumerate(CHOICES["recompute_modules"]) if module in modules_of(word)]
-    is_selective = layouts.equals("activation_checkpointing", "selective")
-    return (is_selective & np.isin(layouts["recompute_modules"], words)).astype(float)
+    has_module = [module in modules_of(word) for word in CHOICES["recompute_modules"]]
+    return np.array(has_module, dtype=float)[layouts["recompute_modules"]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from search_spaces.engines import ENGINE_PROFILES, LayerSplit
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
-from search_spaces.layouts.pipeline_split import GivenSplit, greedy_stage_layers, stage_layers
+from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, GivenSplit, greedy_stage_layers, stage_layers
 from search_spaces.layouts.table import LayoutTable, decode
 from search_spaces.model_shape import ModelShape
 
@@ -112,11 +112,7 @@ class _Split:
         return cls(layers, experts, heads, group)
 
 
-_OF_SPLIT = (
-    *("engine", "pipeline_parallel", "virtual_pipeline_stages"),
-    *("pipeline_split", "first_stage_layers", "last_stage_layers"),
-)
-"""Fields that decide a split, in the order of `GivenSplit`."""
+_OF_SPLIT = ("engine", *DECIDING_FIELDS)
 
 
 def has_v_schedule(layouts: LayoutTable) -> np.ndarray:

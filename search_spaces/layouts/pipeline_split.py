@@ -10,6 +10,8 @@ from search_spaces.model_shape import ModelShape
 
 SPLIT_FIELDS = ("pipeline_split", "first_stage_layers", "last_stage_layers")
 """Fields of a layout that give a split."""
+DECIDING_FIELDS = ("pipeline_parallel", "virtual_pipeline_stages", *SPLIT_FIELDS)
+"""Fields that decide it, in the order of `GivenSplit`."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,7 @@ class GivenSplit:
 
     @classmethod
     def of(cls, layout: Layout) -> GivenSplit:
-        return cls(
-            layout.pipeline_parallel,
-            layout.virtual_pipeline_stages,
-            layout.pipeline_split,
-            layout.first_stage_layers,
-            layout.last_stage_layers,
-        )
+        return cls(*(getattr(layout, name) for name in DECIDING_FIELDS))
 
     @classmethod
     def found(cls, layers: tuple[int, ...], stages: int) -> GivenSplit | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, MatmulRecipe
-from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, GivenSplit
+from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, SPLIT_FIELDS, GivenSplit
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.rule import (
     MLP_LAYERS,
@@ -92,7 +92,7 @@ def _product_dimensions(f: Mapping[str, Any], model: ModelShape, recipe: MatmulR
         yield "micro_batch_size x seq_length", f["micro_batch_size"] * model.seq_length
 
 
-_SPLIT = ("model.num_layers", "pipeline_parallel", "virtual_pipeline_stages", *SPLIT_FIELDS)
+_SPLIT = ("model.num_layers", *DECIDING_FIELDS)
 even_stages = Rule(
     _SPLIT,
     lambda layers, stages, chunks, *split: GivenSplit(stages, chunks, *split).is_own and layers % (stages * chunks),

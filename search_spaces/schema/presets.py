@@ -50,7 +50,7 @@ def preset_search_path(name: str) -> Path | None:
 def accelerator_named(name: str) -> Accelerator:
     """The accelerator of this name or alias; InputError where it is unknown or ambiguous."""
     word = re.sub(r"[ _]+", "-", name.strip().lower())
-    word = re.sub(r"^(nvidia|amd)-(instinct-)?", "", word)
+    word = re.sub(r"^(nvidia-|amd-)?(tesla-|instinct-)?|-(sxm\d*|hbm3|dgxs?|ac)(?=-|$)", "", word)
     word = _ALIASES.get(word, word)
     if word not in ACCELERATORS:
         raise InputError.of(
@@ -63,40 +63,14 @@ def accelerator_named(name: str) -> Accelerator:
     return ACCELERATORS[word]
 
 
-# Data sheets, tables and nvidia-smi name the same device differently. Names that do not say the memory (V100,
-# A100, GH200) are left out: half the memory is a different search. nvidia-smi counts the host's memory of a GH200.
+# Data sheets, tables and nvidia-smi name the same device differently. Names that do not say the memory are left out
+# where it differs (V100, A100, GH200): half the memory is a different search. nvidia-smi counts the host's memory of a
+# GH200.
+_ONE_SIZE = ("t4", "a40", "h100", "h200", "b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi350x", "mi355x")
 _ALIASES = {
-    "v100-sxm2-16gb": "v100-16gb",
-    "tesla-v100-sxm2-16gb": "v100-16gb",
-    "v100-sxm2-32gb": "v100-32gb",
-    "tesla-v100-sxm2-32gb": "v100-32gb",
-    "v100-32gb-dgxs": "v100-32gb",
-    "t4": "t4-16gb",
-    "tesla-t4": "t4-16gb",
-    "a40": "a40-48gb",
-    "a100-sxm4-40gb": "a100-40gb",
-    "a100-40gb-dgx": "a100-40gb",
-    "a100-sxm4-80gb": "a100-80gb",
-    "a100-80gb-dgx": "a100-80gb",
-    "h100": "h100-80gb",
-    "h100-sxm": "h100-80gb",
-    "h100-80gb-hbm3": "h100-80gb",
-    "h200": "h200-141gb",
-    "gh200-480gb": "gh200-96gb",
-    "gh200-120gb": "gh200-96gb",
-    "b200": "b200-180gb",
-    "b200-sxm": "b200-180gb",
-    "b300": "b300-288gb",
-    "b300-sxm": "b300-288gb",
-    "b300-sxm6-ac": "b300-288gb",
-    "gb200": "gb200-186gb",
-    "gb300": "gb300-288gb",
-    "mi300x": "mi300x-192gb",
-    "mi325x": "mi325x-256gb",
-    "mi350x": "mi350x-288gb",
-    "mi355x": "mi355x-288gb",
-    "mi250x": "mi250x-gcd-64gb",
-    "mi250x-gcd": "mi250x-gcd-64gb",
+    **{name.partition("-")[0]: name for name in ACCELERATORS if name.partition("-")[0] in _ONE_SIZE},
+    **dict.fromkeys(("mi250x", "mi250x-gcd"), "mi250x-gcd-64gb"),
+    **dict.fromkeys(("gh200-480gb", "gh200-120gb"), "gh200-96gb"),
 }
 
 

@@ -154,9 +154,16 @@ def _section_at(root: type[Section], path: KeyPath) -> type[Section]:
 def sections_of(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     """The sections directly inside this one, by key."""
     for key, field in _keys(section).items():
-        for candidate in (field.annotation, *get_args(field.annotation)):
+        for candidate in _types_in(field.annotation):
             if isinstance(candidate, type) and issubclass(candidate, Section):
                 yield key, candidate
+
+
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """The type itself, and the types that it is made of."""
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _types_in(inner)
 
 
 def _keys(section: type[Section]) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from search_spaces.errors import InputError, Problem
 from search_spaces.schema import validation
@@ -15,11 +15,16 @@ from search_spaces.schema.validation import MAX_PROBLEMS, Section, validate
 from search_spaces.schema.yaml_document import parse_document
 
 
+class Hold(Section):
+    cargo: int = 0
+
+
 class Ship(Section):
-    """A section with a rule that has no translation."""
+    """A section with a rule that has no translation, and one inside that is read in a way of its own."""
 
     call_sign: str = Field(default="abc", pattern="^[a-z]{2,3}$")
     rig: Literal["sloop", "ketch"] = "sloop"
+    hold: Annotated[Hold | None, BeforeValidator(lambda given: given)] | None = None
 
 
 def the_problem(text: str) -> Problem:
@@ -34,6 +39,11 @@ def test_a_rule_whose_words_hold_braces_is_reported_as_it_is():
     assert (problem.key, problem.value, problem.file, problem.line) == ("call_sign", "abcd", "ship.yaml", 1)
     assert "'^[a-z]{2,3}$'" in problem.rule
     assert problem.fix
+
+
+def test_an_unknown_key_is_compared_with_those_of_its_own_section():
+    problem = the_problem("hold: {cargos: 1}\n")
+    assert (problem.key, problem.rule, problem.fix) == ("hold.cargos", "known keys: cargo", "did you mean cargo?")
 
 
 @pytest.mark.bad_input(52)
