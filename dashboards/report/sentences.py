@@ -130,9 +130,10 @@ def format_parallelism(layout: Layout) -> str:
 
 
 def format_other_fields(layout: Layout, varying: Sequence[str]) -> list[str]:
-    """Other fields of a layout, of those that were searched."""
+    """Other fields of a layout, of those that were searched and that it has."""
     values = layout.canonical().axis_values
-    return [format_field(name, values.get(name)) for name in varying if name not in SHAPE_FIELDS]
+    shown = [name for name in varying if name not in SHAPE_FIELDS and values.get(name) != "none"]
+    return [format_field(name, values.get(name)) for name in shown]
 
 
 def format_field(name: str, value: object) -> str:

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.common.code_snapshot import snapshot_code
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.launchers.local.rank_groups import node_plans
 from tests.kit import until
 from tests.orchestrator.launchers.attempts import is_running
 
@@ -125,3 +128,13 @@ def with_fewer_files() -> None:
     """Lower a limit, for a process to be started."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+
+
+def serve(launcher: LocalLauncher, request: LaunchRequest) -> None:
+    """Have the request's server serve."""
+    launcher.poll([])
+    [plan] = node_plans(request)
+    assert launcher._fork_servers.stub_for("t", plan)
+    launcher._fork_servers.servers.release("t")
+    folder = launcher._fork_servers.folder_of(plan)
+    until(lambda: any(folder.glob("*.socket")))

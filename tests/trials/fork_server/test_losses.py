@@ -15,6 +15,7 @@ from orchestrator.launchers.local.launcher import LocalLauncher
 from search_spaces.layouts.layout import Layout
 from tests.kit import LLAMA
 from tests.orchestrator.launchers.attempts import result_of, wait_until_ended, written
+from tests.trials.fork_server.servers import serve
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.trial_processes import MODEL, RULES, make_spec
 from trials.files.folders import SearchFolder
@@ -37,6 +38,8 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Layout
         spec = make_spec(layout, model=model, trial=f"t{next(numbers):04d}", measure=rules)
         folder = SearchFolder(root / spec.search_id).attempt(spec.trial, spec.attempt)
         request = written(LaunchRequest(spec, folder, sys.executable, str(root / "code"), time_limit_s=400.0))
+        if warm_start is not False:
+            serve(launcher, request)
         launcher.launch(request)
         result = result_of(request, wait_until_ended(launcher, request))
         assert (result.state, result.excerpt) == (TrialState.MEASURED, None)

@@ -62,7 +62,7 @@ def rank_probe(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...
         host=socket.gethostname(),
         python=platform.python_version(),
         executable=sys.executable,
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         cuda=torch.version.cuda or torch.version.hip,
         gpus=() if device.is_cpu else tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
         gpu=None if device.is_cpu else _identity(device.torch_device),

@@ -30,7 +30,7 @@ def fingerprint(
     """
     found = {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a subclass, which no reader of outcomes takes
         "deepspeed": package_version("deepspeed") if spec.layout.engine == "deepspeed" else None,
         **(software or {}),
         "cuda": torch.version.cuda,

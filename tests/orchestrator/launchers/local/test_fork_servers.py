@@ -30,7 +30,7 @@ from tests.orchestrator.launchers.attempts import (
     with_spec,
 )
 from tests.sources import ROOT
-from tests.trials.fork_server.servers import light_code, until
+from tests.trials.fork_server.servers import light_code, serve, until
 from trials.measure_rules import MeasureRules
 from trials.trial import FailureReason, TrialState
 
@@ -51,16 +51,6 @@ def ran(launcher: LocalLauncher, request: LaunchRequest) -> list[dict[str, str]]
     launcher.launch(request)
     wait_until_ended(launcher, request)
     return [json.loads((request.folder.path / f"environment-{rank}.json").read_text()) for rank in range(2)]
-
-
-def serve(launcher: LocalLauncher, request: LaunchRequest) -> None:
-    """Have the request's server serve."""
-    launcher.poll([])
-    [plan] = node_plans(request)
-    assert launcher._fork_servers.stub_for("t", plan)
-    launcher._fork_servers.servers.release("t")
-    folder = launcher._fork_servers.folder_of(plan)
-    until(lambda: any(folder.glob("*.socket")))
 
 
 def warm(launcher: LocalLauncher, request: LaunchRequest) -> list[dict[str, str]]:
