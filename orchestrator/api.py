@@ -220,7 +220,7 @@ def replay(
         try:
             result = run_replay(rendered, python, launcher, rules, Path(work_dir), stop)
         finally:
-            if stop.is_terminated:
+            if signal.SIGTERM in stop.received:
                 signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
         note_replay(loaded, rendered, python, result)
     return result

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator
 from tests.sources import calls, modules
 
 NEED_NEITHER = {
-    ("orchestrator/cli/guard.py", "interrupted"): "the user interrupted",
-    ("orchestrator/cli/prepare.py", "interrupted"): "the user interrupted",
-    ("orchestrator/cli/guard.py", "refused"): "the system's own words: no space left, permission denied",
-    ("orchestrator/service/api.py", "refused"): "the system's own words: no space left, permission denied",
+    ("orchestrator/cli/endings.py", "interrupted"): "the user interrupted",
+    ("orchestrator/cli/endings.py", "refused"): "the system's own words: no space left, permission denied",
     ("orchestrator/cli/dashboard.py", "mlflow"): "the end of MLflow's own log",
     ("trials/train/program.py", "world"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "batch"): "a trial's spec, which Parlay wrote and has checked",

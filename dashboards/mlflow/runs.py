@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -143,7 +143,7 @@ def roles_of(search: SearchRecord) -> dict[str, str]:
     key = baseline_key_of(search)
     baseline = next((trial.trial for trial in search.trials if trial.layout.key == key), None)
     ties = ranking_of(search, search.trials).ties if search.state.is_ended else ()
-    told = {
+    told: dict[str, Sequence[str | None]] = {
         "best": [search.best_trial],
         "tie": [tie.trial for tie in ties],
         "baseline": [baseline],

@@ -161,8 +161,8 @@ class MlflowSync:
     def unsent(self, search: SearchRecord) -> list[str]:
         """Names of the runs that are not in MLflow as they are in this record."""
         sent = self._sent.get(search.search_id, {})
-        ended = {trial.trial: trial.state.is_ended for trial in search.trials if _has_begun(trial)}
-        known = {None: search.state.is_ended, **ended}
+        known: dict[str | None, bool] = {None: search.state.is_ended}
+        known |= {trial.trial: trial.state.is_ended for trial in search.trials if _has_begun(trial)}
         wrong = [name for name, is_ended in known.items() if name not in sent or sent[name].is_ended != is_ended]
         return [name or search.search_id for name in wrong]
 

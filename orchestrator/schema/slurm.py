@@ -163,8 +163,9 @@ class SlurmSection(SlurmFields):
                 key="container.runtime",
             )
         if found := option_problems(options):
-            problems = (("slurm_option", f"is {p.value!r}", p.rule, p.fix, p.key, p.value) for p in found)
-            raise InputError(*(Problem(*problem) for problem in problems))
+            raise InputError(
+                *(Problem("slurm_option", f"is {p.value!r}", p.rule, p.fix, p.key, p.value) for p in found)
+            )
         return options
 
     job_options = value

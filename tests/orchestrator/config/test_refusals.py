@@ -234,6 +234,7 @@ tracking: {mlflow_uri: ./mlruns}
         ("name", 1),
         ("model.num_layers", 2),
         ("model.seq_length", 2),
+        ("cluster.accelerator", 3),
         ("cluster.gpus_per_node", 3),
         ("global_batch_size", 4),
         ("space.tensor_parallel", 6),
