@@ -247,7 +247,9 @@ def describe_fullest_rank(fullest: Mapping[str, Any] | None) -> str | None:
         limit = f" (measure.memory_limit_gib: {known['limit_gib']})" if "limit_gib" in known else ""
         words += f", {known['free_gib']} GiB free{limit}"
     if "allocated_gib" in known:
-        words += f": {known['allocated_gib']} tensors, {known['cached_gib']} kept by the allocator"
+        words += f": {known['allocated_gib']} tensors"
+    if "cached_gib" in known:
+        words += f", {known['cached_gib']} kept by the allocator"
     if "outside_gib" in known:
         words += f", {known['outside_gib']} outside of it (context, communication, graphs)"
     if "inactive_split_gib" in known:

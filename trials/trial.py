@@ -31,7 +31,7 @@ def utc_text(epoch_s: float | None = None) -> str:
     """UTC RFC 3339 with `Z`, microseconds kept; now when no time is given. ValueError beyond the year 9999."""
     try:
         moment = datetime.now(timezone.utc) if epoch_s is None else datetime.fromtimestamp(epoch_s, timezone.utc)
-    except OverflowError as error:
+    except (OverflowError, OSError) as error:
         raise ValueError(f"{epoch_s} is not a time") from error
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 

@@ -187,9 +187,13 @@ def drive_here(
         if chain is not None:
             chain.wait_for_lease(folder)
             callbacks = replace(callbacks, heartbeat=chain.ensure_next_link)
-        around = signals.handling() if chain is None else chain.keeping_next_link()
-        with driving(started, callbacks, is_in_job=chain is not None) as driver, around, signals.stopping(driver):
-            record = driver.run()
+        with driving(started, callbacks, is_in_job=chain is not None) as driver, ExitStack() as around:
+            if chain is None:
+                around.enter_context(signals.handling())
+            elif not driver.search.state.is_ended:
+                around.enter_context(chain.keeping_next_link())
+            with signals.stopping(driver):
+                record = driver.run()
         if chain is not None:
             chain.finish(record.state.is_ended)
     print_search(record, folder, spec)

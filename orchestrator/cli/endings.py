@@ -46,7 +46,10 @@ def ending(as_json: bool) -> Iterator[Ending]:
             yield end
         except (Exception, KeyboardInterrupt) as error:
             end.code, problems = _code_and_problems(error)
-            print_problems(*problems)
+            try:
+                print_problems(*problems)
+            except OSError:
+                discard_output(sys.stdout)
 
 
 def _code_and_problems(error: BaseException) -> tuple[ExitCode, Sequence[Problem]]:

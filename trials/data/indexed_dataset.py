@@ -34,6 +34,7 @@ _HEADER = struct.Struct("<9sQBQQ")
 _LENGTH_BYTES, _PLACE_BYTES = 4, 8
 _DOCUMENTS_AT_ONCE = 64
 _READ_BYTES = 2**20
+_MOST_POINTERS = 2**20
 _RULE = "PREFIX.bin and PREFIX.idx as Megatron's preprocess_data.py writes them"
 _FIX = "name the prefix that --data-path of Megatron takes"
 
@@ -134,6 +135,8 @@ class IndexedDataset:
             ends = self._ends(document, min(_DOCUMENTS_AT_ONCE, self.num_documents - document))
             cuts += [min(end, last) for end in ends]
             document += len(ends)
+        if not _rise(cuts):
+            raise self._damaged()
         return tuple(end - begin for begin, end in pairwise(cuts) if end > begin)
 
     def _ends(self, first: int, count: int) -> list[int]:
@@ -141,13 +144,19 @@ class IndexedDataset:
         bounds = self._places(self._first_document + (first + 1) * _PLACE_BYTES, count)
         if not bounds or not _rise((0, *bounds, self._num_sequences)):
             raise self._damaged()
-        after_last = min(bounds[-1] + 1, self._num_sequences)
-        pointers = self._places(self._first_pointer + bounds[0] * _PLACE_BYTES, after_last - bounds[0])
-        pointers.append(self._tokens.size)
-        ends = [pointers[bound - bounds[0]] // self._token_bytes for bound in bounds]
+        ends = [pointer // self._token_bytes for pointer in self._pointers(bounds)]
         if not _rise((0, *ends, self.num_tokens)):
             raise self._damaged()
         return ends
+
+    def _pointers(self, sequences: array[int]) -> list[int]:
+        """Places of these rising sequences in the tokens; their end after the last."""
+        first, after_last = sequences[0], min(sequences[-1] + 1, self._num_sequences)
+        if after_last - first > _MOST_POINTERS:
+            return [pointer for sequence in sequences for pointer in self._pointers(array("q", [sequence]))]
+        pointers = self._places(self._first_pointer + first * _PLACE_BYTES, after_last - first)
+        pointers.append(self._tokens.size)
+        return [pointers[sequence - first] for sequence in sequences]
 
     def _places(self, start: int, count: int) -> array[int]:
         return array("q", self._index.read(start, count * _PLACE_BYTES))

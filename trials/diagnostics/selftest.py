@@ -44,7 +44,7 @@ class ExpectedResult(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(JsonObject):
     """One layout of one small model. `shape` names the model."""
 
     name: str

@@ -20,7 +20,8 @@ from typing import Any
 from search_spaces.decoding import parse_json
 from trials.fork_server.child import become_rank
 from trials.fork_server.equality import difference
-from trials.fork_server.stub import peer_of, state_of
+from trials.fork_server.stub import KILLED_FOR_MEMORY, in_step, peer_of, state_of
+from trials.ranks.kernel_oom import count_oom_kills
 
 MAX_REQUEST_BYTES = 8 * 2**20
 """The kernel's limit on arguments and environment together is a quarter of the stack's, 2 MiB by default."""
@@ -46,6 +47,7 @@ class Server:
         self._stubs: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._refused: str | None = None
+        self._oom_kills = count_oom_kills()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(FileNotFoundError):
             os.unlink(name)  # of a server before
@@ -64,10 +66,13 @@ class Server:
 
     def _accept(self) -> None:
         """Fork a rank for the stub that has connected, or refuse it. Raises Forked."""
-        stub, _ = self._listener.accept()
+        try:
+            stub, _ = self._listener.accept()
+            stub_pid, uid = peer_of(stub)
+        except OSError:  # it is gone, or this process has too many descriptors
+            return
         stub.settimeout(_REQUEST_TIMEOUT_S)
         descriptors: list[int] = []
-        stub_pid, uid = peer_of(stub)
         try:
             if uid != os.geteuid():
                 raise ValueError("it is another user's")
@@ -129,8 +134,19 @@ class Server:
         if stub.fileno() >= 0:
             self._selector.unregister(stub)
             with suppress(OSError):
-                stub.sendall(f"{ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status}\n".encode())
+                stub.sendall(f"{self._exit_status(ended)}\n".encode())
             stub.close()
+
+    def _exit_status(self, ended: os.waitid_result) -> int:
+        """Exit status of a rank, minus the number of a signal that killed it.
+
+        In a step of Slurm an exit code tells a kill for memory, which is one of this process's control group.
+        """
+        if ended.si_code == os.CLD_EXITED:
+            return ended.si_status
+        before, self._oom_kills = self._oom_kills, count_oom_kills()
+        is_for_memory = ended.si_status == signal.SIGKILL and in_step() and self._oom_kills > before
+        return KILLED_FOR_MEMORY if is_for_memory else -ended.si_status
 
 
 def _receive(stub: socket.socket, descriptors: list[int]) -> Any:
@@ -151,6 +167,6 @@ def _kill_session(pid: int) -> bool:
     alive = [each for each, fields in states.items() if fields and fields[0] not in "ZX"]
     of_rank = [each for each in alive if each == pid or states[each][3] == str(pid)]
     for each in of_rank:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(each, signal.SIGKILL)
     return bool(of_rank)

@@ -12,11 +12,13 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +34,8 @@ step of the servers."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 PATIENCE_S = 10.0
 """Longest silence of a server that has a rank to fork, or whose rank has ended. One that is silent for longer hangs."""
+MESSAGE_S = 2.0
+"""Longest time from the end of a server to the message of slurmstepd that says why."""
 NAMESPACES = ("mnt", "pid", "net", "ipc", "user", "uts")
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*")
 LIMITS = tuple(sorted(name for name in dir(resource) if name.startswith("RLIMIT_")))
@@ -46,7 +50,8 @@ def main(folder: str | None, argv: list[str]) -> NoReturn:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     done = os.environ.pop(DONE_VARIABLE, None)
     descriptors = [0, 1, 2, *([] if done is None else [int(done)])]
-    oom_kills = _count_oom_kills()
+    if done is not None:
+        os.set_inheritable(int(done), False)  # a plain rank has none
     if folder is None:
         _become(argv, blocked)
     path = socket_of_this_node(folder)
@@ -60,10 +65,7 @@ def main(folder: str | None, argv: list[str]) -> NoReturn:
     for number in FORWARDED:  # also ignored ones, for which the rank may have set a handler
         signal.signal(number, lambda number, _: _signal_group(pid, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    code = _follow(connection, pid, path)
-    if code == -signal.SIGKILL and "SLURM_STEP_ID" in os.environ and _count_oom_kills() > oom_kills:
-        code = KILLED_FOR_MEMORY
-    _end_as(code)
+    _end_as(_follow(connection, pid, path))
 
 
 def socket_of_this_node(folder: str) -> str:
@@ -200,8 +202,24 @@ def _follow(connection: socket.socket, pid: int, path: str) -> int:
             had_ended = bool(state) and state[0] in "ZX"
         except OSError:
             break
-    _remove(path)
-    return -signal.SIGKILL  # the server is gone, and with it the rank
+    _remove(path)  # the server is gone, and with it the rank
+    return KILLED_FOR_MEMORY if in_step() and _tells_kill_for_memory(os.path.dirname(path)) else -signal.SIGKILL
+
+
+def in_step() -> bool:
+    """True in a step of Slurm, which does not account a kill of the servers' step to the ranks' own."""
+    return "SLURM_STEP_ID" in os.environ
+
+
+def _tells_kill_for_memory(folder: str) -> bool:
+    """Wait a little for slurmstepd's message of a kill for memory in the log of the servers' step."""
+    deadline = time.monotonic() + MESSAGE_S
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            if re.search(rb"oom.kill", Path(folder, "servers.log").read_bytes()):
+                return True
+        time.sleep(0.1)
+    return False
 
 
 def _line(connection: socket.socket) -> str:
@@ -236,15 +254,6 @@ def _signal_group(pid: int, number: int) -> None:
 def _remove(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)
-
-
-def _count_oom_kills() -> int:
-    """The kernel's kills for memory on this node so far."""
-    with suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy.event
 from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url, text
-from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError, SQLAlchemyError
 
 from search_spaces.errors import ExternalError, InputError
 from trials.files import sqlite_file
@@ -264,8 +264,11 @@ def _rebuild(connection: Connection, found: str, may_rebuild: bool) -> None:
     is_file = connection.dialect.name == "sqlite"
     if not is_file and not may_rebuild:
         raise _refused(words, "let nobody use it with another version of Parlay meanwhile")
+    try:
+        before = read_outdated(connection)
+    except SQLAlchemyError as error:  # no tables of a Parlay that this one knows
+        raise _refused(words, "use the Parlay that wrote it, or name another ledger") from error
     kept = f": it is kept as {_back_up(Path(connection.engine.url.database or ''), found)}" if is_file else ""
-    before = read_outdated(connection)
     METADATA.drop_all(connection)
     connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
     _create_tables(connection)

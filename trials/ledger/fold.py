@@ -82,7 +82,7 @@ def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
     attempt = Attempt(**_data(event, Attempt), submitted_at=event.at)
-    trial = _open_trial(search, attempt.trial)
+    trial = _open_trial(search, event)
     if any(a.attempt == attempt.attempt or not a.state.is_ended for a in trial.attempts):
         raise ValueError(f"{attempt.trial}.{attempt.attempt} was submitted while another attempt is there")
     _require_name(attempt.attempt, "a")
@@ -129,7 +129,7 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
 
 
 def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
-    trial, data = _open_trial(search, event.data["trial"]), _data(event, Trial)
+    trial, data = _open_trial(search, event), _data(event, Trial)
     _require_ending(event, data)
     state, last = data["state"], trial.last_attempt
     if last is not None and not last.state.is_ended:
@@ -168,6 +168,8 @@ def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
             raise ValueError(f"event {event.seq} ({event.kind}) lacks {missing[0]}")
         data |= {"trial": FABRIC_CHECK, "submitted_at": event.at, "earlier_node_hours": earlier}
         return replace(search, fabric_check=FabricCheck(Attempt(**data)))
+    if data["attempt"] != known.attempt.attempt:
+        raise ValueError(f"{event.kind} for {data['attempt']!r:.80}, which is not in flight")
     found = _data(event, FabricCheck, ("slow_nodes", "num_available", "findings", "links"))
     return replace(search, fabric_check=FabricCheck(replace(known.attempt, **data), **found))
 
@@ -217,10 +219,10 @@ def _require_name(name: str, letter: str) -> None:
         raise ValueError(f"{name!r} is not a name of a {'trial' if letter == 't' else 'attempt'}")
 
 
-def _open_trial(search: SearchRecord, name: str) -> Trial:
-    trial = _known_trial(search, name)
+def _open_trial(search: SearchRecord, event: Event) -> Trial:
+    trial = _known_trial(search, decode_value(str, event.data["trial"], "trial"))
     if trial.state.is_ended:
-        raise ValueError(f"trial {name} has ended and is frozen")
+        raise ValueError(f"trial {trial.trial} has ended and is frozen")
     return trial
 
 
@@ -232,7 +234,7 @@ def _known_trial(search: SearchRecord, name: str) -> Trial:
 
 
 def _open_attempt(search: SearchRecord, event: Event) -> Attempt:
-    last = _open_trial(search, event.data["trial"]).last_attempt
+    last = _open_trial(search, event).last_attempt
     if last is None or last.attempt != event.data["attempt"] or last.state.is_ended:
         raise ValueError(f"{event.kind} for {event.data['trial']}.{event.data['attempt']}, which is not in flight")
     return last

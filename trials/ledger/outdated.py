@@ -57,7 +57,7 @@ def read_outdated(connection: Connection) -> OutdatedLedger:
         else:
             unread.append(search_id)
     found = {record.search_id for record in (*by_journal, *by_rows)}
-    pending = select(*(COMMAND.c[name] for name in ("id", "search_id", "kind", "at"))).order_by(COMMAND.c.id)
+    pending = select(*(COMMAND.c[name] for name in ("search_id", "kind", "at"))).order_by(COMMAND.c.id)
     commands = [dict(row) for row in connection.execute(pending.where(COMMAND.c.settled_at.is_(None))).mappings()]
     kept = tuple(command for command in commands if command["search_id"] in found)
     return OutdatedLedger(tuple(by_journal), tuple(by_rows), tuple(unread), kept)
@@ -73,7 +73,7 @@ def carry_over(connection: Connection, ledger: OutdatedLedger) -> None:
 
 def _by_journal(search_id: str, spec: str) -> SearchRecord | None:
     """The search in the folder that its row names; None where no journal of it can be read there."""
-    with suppress(OSError, ValueError, ExternalError, AttributeError):
+    with suppress(OSError, ValueError, ExternalError, AttributeError, TypeError, KeyError):
         if (named := folder_of(search_id, json.loads(spec))) is None:
             return None
         folder = SearchFolder(Path(named))

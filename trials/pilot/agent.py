@@ -113,6 +113,7 @@ class Agent:
             self._costs.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError) as error:
             self._known_steps.add(name)
+            self._servers.release(name)
             share = self._costs.settle(time.monotonic())
             self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0, share)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)

@@ -29,6 +29,7 @@ class NodeForkServers:
     def __init__(self, on_refused: Callable[[str], None], node_environment: Mapping[str, str] | None = None):
         self._node_environment = os.environ if node_environment is None else node_environment
         self._folder: Path | None = None
+        self._on_refused: Callable[[str], None] | None = on_refused
         self.servers = ForkServers(on_refused)
 
     def stub_for(self, name: str, plan: GroupPlan) -> tuple[str, ...]:
@@ -39,7 +40,10 @@ class NodeForkServers:
             return ()
         try:
             folder = str(self.folder_of(plan))
-        except OSError:
+        except OSError as error:
+            if self._on_refused is not None:
+                self._on_refused(str(error))
+                self._on_refused = None
             return ()
         dies = (sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()))
         argv = (*dies, plan.argv[0], "-m", "trials.fork_server", preload, folder)

@@ -307,7 +307,8 @@ class RankGroup(threading.Thread):
             if words := os.read(pipe, 64).split():  # written at once
                 pid, ticks = map(int, words)
                 forked = RankProcess(rank, socket.gethostname(), pid, ticks, boot_id(), 0.0)
-                end_surviving_ranks((forked,), _GROUP_ENDS_TIMEOUT_S)
+                while end_surviving_ranks((forked,), _GROUP_ENDS_TIMEOUT_S):
+                    pass  # it holds its device until it is gone
         os.close(pipe)
 
     def _signal(self, signum: signal.Signals) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.orchestrator.launchers.attempts import is_running
 from tests.trials.fork_server.servers import (
+    IMPORT_NOTHING,
     Node,
     handle_no_signals,
     ignore_signals,
@@ -277,9 +278,30 @@ def with_changes(changes: str) -> str:
 
 @pytest.mark.fault(52)
 @pytest.mark.parametrize(("kills", "code"), [("0, 1", 76), ("1, 1", -signal.SIGKILL)])
-def test_a_stub_in_a_step_of_slurm_says_that_its_rank_was_killed_for_memory(node: Node, kills: str, code: int) -> None:
-    counts = with_changes(f"_count_oom_kills=iter([{kills}]).__next__")
-    stub = node.stub("os.kill(os.getpid(), 9)", {"SLURM_STEP_ID": "1"}, stub=("-c", counts))
+def test_a_rank_in_a_step_of_slurm_that_was_killed_for_memory_ends_with_a_code_that_says_so(
+    tmp_path: Path, kills: str, code: int
+) -> None:
+    counts = f"import trials.fork_server.server as server\nserver.count_oom_kills = iter([{kills}]).__next__\n"
+    node = Node(tmp_path, counts + IMPORT_NOTHING)
+    node.serve(SLURM_STEP_ID="1")
+    try:
+        assert node.stub("os.kill(os.getpid(), 9)", {"SLURM_STEP_ID": "2"}).wait(60) == code
+    finally:
+        node.close()
+
+
+@pytest.mark.fault(52)
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n", 76), ("", -signal.SIGKILL)],
+)
+def test_ranks_of_a_server_that_was_killed_for_memory_end_with_it_where_slurm_says_so(
+    node: Node, message: str, code: int
+) -> None:
+    stub = node.stub("print(1, flush=True); time.sleep(60)", {"SLURM_STEP_ID": "1"})
+    assert stub.stdout.readline() == b"1\n"
+    (node.root / "servers.log").write_text(message)
+    node.server.kill()
     assert stub.wait(60) == code
 
 
