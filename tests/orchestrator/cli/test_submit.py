@@ -77,7 +77,7 @@ def submitted_with(drive: str, file: Path, *options: str, **how: Any) -> subproc
     program = (
         "import os, sys\nfrom orchestrator.cli import main, submit\n"
         f"def drive(started):\n{drive}\nsubmit.drive_here = drive\n"
-        "main.main(['submit', *sys.argv[1:], '--no-service', '--json'])"
+        "sys.argv[1:] = ['submit', *sys.argv[1:], '--no-service', '--json']\nsys.exit(main.main())"
     )
     command = [sys.executable, "-P", "-c", program, str(file), *options]
     return subprocess.run(command, cwd=file.parent, env=environment(), capture_output=True, text=True, **how)

@@ -14,6 +14,7 @@ from tests import kit
 from tests.trials.train.trial_processes import MODEL
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
+from trials.fork_server import stub
 from trials.measure_rules import MeasureRules
 from trials.trial import Outcome
 
@@ -26,6 +27,9 @@ def stand_in_code(folder: Path) -> str:
     package = folder / "trials" / "train"
     package.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(STAND_IN, package / "__main__.py")
+    stub_of_ranks = folder / "trials" / "fork_server" / "stub.py"
+    stub_of_ranks.parent.mkdir(exist_ok=True)
+    shutil.copyfile(stub.__file__, stub_of_ranks)
     return str(folder)
 
 

@@ -148,7 +148,7 @@ def test_ddp_trains_on_a_cpu_by_accelerates_own_path(tmp_path):
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     assert said(ranks) == "ranks 2, MULTI_CPU, bf16, reshards None, mesh None, recomputes False, threads 1"
     assert outcome.proof["world_size"] == 2
-    assert (outcome.proof["unproven"], outcome.proof["observed_step"]["wrapper"]) == ([], "DistributedDataParallel")
+    assert (outcome.proof["unproven"], outcome.proof["observed_step"].wrapper) == ([], "DistributedDataParallel")
     assert 5 <= outcome.measured.measured_steps <= 8
 
 
@@ -166,7 +166,7 @@ def test_what_the_layout_says_of_fsdp_takes_effect(tmp_path, on_cpu, name, words
     outcome, ranks = run(tmp_path, spec_of(layout_of(**SHARDED[name])), on_cpu)
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
     assert said(ranks) == words
-    assert (outcome.proof["unproven"], outcome.proof["observed_step"]["wrapper"]) == ([], "FSDPModule")
+    assert (outcome.proof["unproven"], outcome.proof["observed_step"].wrapper) == ([], "FSDPModule")
 
 
 @pytest.mark.walks

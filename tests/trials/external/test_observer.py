@@ -76,9 +76,9 @@ def test_a_training_as_the_layout_says_is_proven(tmp_path, by, layout, wrapper):
     assert outcome.measured is not None, ranks.logs()
     seen = outcome.proof["observed_step"]
     assert (outcome.proof["unproven"], Flag.UNPROVEN in outcome.flags) == ([], False), seen
-    assert (seen["wrapper"], seen["world_size"]) == (wrapper, layout.data_parallel)
-    assert seen["parameters"] == seen["trainable_parameters"]
-    assert seen["inputs"] == [[2, spec.model.seq_length, 3]]
+    assert (seen.wrapper, seen.world_size) == (wrapper, layout.data_parallel)
+    assert seen.parameters == seen.trainable_parameters
+    assert [list(shape) for shape in seen.inputs] == [[2, spec.model.seq_length, 3]]
 
 
 @pytest.mark.processes

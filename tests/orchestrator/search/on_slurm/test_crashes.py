@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers import base
 from orchestrator.launchers.slurm import job_files
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.launchers.slurm_pilot import allocation, allocations, launcher
@@ -19,6 +18,7 @@ from tests.fake_slurm.client import FakeSlurm
 from tests.orchestrator.scripted import Script
 from tests.rig import LAYOUTS, POLL_S, Killed, Rig, speed_of
 from trials.analysis.finals import Finals
+from trials.files.folders import AttemptFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
@@ -32,7 +32,7 @@ BOOKS = {
 }
 ON_SLURM = {
     **BOOKS,
-    "spec.json": (base, "write_json", 2),
+    "spec.json": (AttemptFolder, "write_spec", 2),
     "sbatch": (FakeSlurm, "submit", 1),
     "squeue": (FakeSlurm, "jobs", 7),
     "scontrol": (FakeSlurm, "describe", 1),
