@@ -67,18 +67,24 @@ class MachineSpeed:
 
     def _per_group(self, what: Callable[[int, int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """A column of `what(ranks, stride, gpus_per_node)` for groups of these sizes and strides."""
-        # Looked up by number: sorting 100,000 groups takes as long as all else of an exchange.
-        widest = int(stride.max(initial=0)) + 1
-        groups = ranks * widest + stride
-        found = np.zeros(int(groups.max(initial=-1)) + 1)
+        # Numbered, not sorted: sorting 100,000 groups takes as long as all else of an exchange.
+        (sizes, size), (strides, step) = _numbered(ranks), _numbered(stride)
+        groups = size * len(strides) + step
+        found = np.zeros(len(sizes) * len(strides))
         for group in np.flatnonzero(np.bincount(groups)).tolist():
-            found[group] = what(*divmod(group, widest), self.gpus_per_node)
+            found[group] = what(int(sizes[group // len(strides)]), int(strides[group % len(strides)]), self.gpus_per_node)
         return found[groups]
 
     def flops(self, layouts: LayoutTable) -> np.ndarray:
         """FLOP/s of a training's GEMMs in each layout's precision."""
         precisions, rates = zip(*self.gemm_flops, strict=True)
         return np.select([layouts.equals("precision", precision) for precision in precisions], rates)
+
+
+def _numbered(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values of a column of ranks, in order, and each row's index among them."""
+    present = np.bincount(column) > 0
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[column]
 
 
 def _gemm_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
