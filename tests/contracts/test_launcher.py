@@ -280,13 +280,15 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         # The sandbox is shared: no pilot may hold its nodes, not one that was taken over either.
         assert pilots.slurm.cancel([job for job in pilots.slurm.jobs() if not job.state.is_ended]) == set()
     elif request.param in ("ray", "ray_warm"):
+        # Ray lives longer than a test, and a later test may get an earlier one's path with other code in it.
+        root = tmp_path / request.param
         if request.param == "ray_warm":
-            light_code(tmp_path / "code")
+            light_code(root / "code")
         runtime = request.getfixturevalue("ray_runtime")
         launcher = RayLauncher(lambda: runtime, GRACE_PERIODS)
         if request.param == "ray_warm":
-            serve(launcher, tmp_path)
-        yield ProcessBench(tmp_path, launcher)
+            serve(launcher, root)
+        yield ProcessBench(root, launcher)
     else:
         if request.param == "local_warm":
             light_code(tmp_path / "code")  # the stand-in trial takes its place in it
