@@ -33,9 +33,8 @@ class Problem:
         subject = f"{shorten(self.key)}: " if self.key else ""
         message = shorten(self.message)
         text = f"{where}: {subject}{message}" if where else f"{subject}{message}"
-        if self.rule and self.rule not in text:
-            text += f"\n  rule: {shorten(self.rule)}"
-        return text + (f"\n  fix: {shorten(self.fix)}" if self.fix else "")
+        rule = f"\n  rule: {shorten(self.rule)}" if self.rule and self.rule not in text else ""
+        return text + (f"\n  fix: {shorten(self.fix)}" if self.fix else "") + rule
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `{code, message, file, line, key, value, rule, fix}`, plain finite JSON."""

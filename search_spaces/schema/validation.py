@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -125,12 +126,12 @@ def _located(problem: Problem, path: KeyPath, document: Document) -> Problem:
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
     section = _section_at(root, path[:-1])
-    key, known = str(path[-1]), ", ".join(_keys(section))
+    key = str(path[-1])
     if key in section.refused:
         rule = section.refused[key]
         return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=format_key_path(path))
     fix = _suggestion(key, section, root) or "remove it"
-    rule = f"known keys: {known}"
+    rule = f"near keys: {', '.join(difflib.get_close_matches(key.lower(), list(_keys(section)), n=3, cutoff=0.0))}"
     return Problem("unknown_key", f"unknown key {key!r}", rule=rule, fix=fix, key=format_key_path(path), value=key)
 
 
@@ -193,6 +194,9 @@ _TYPES = {
 }
 
 
+_PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%")
+
+
 def _pydantic_problem(detail: Any) -> Problem:
     """pydantic's error for a wrong type, size or choice as a problem with rule and fix."""
     value, context = detail["input"], detail.get("ctx", {})
@@ -201,6 +205,8 @@ def _pydantic_problem(detail: Any) -> Problem:
     code, rule, fix = _TYPES[detail["type"]]
     if code == "missing_key":
         return Problem(code, rule, fix=fix)
+    if detail["type"] == "float_type" and isinstance(value, str) and (share := _PERCENT.fullmatch(value)):
+        fix = f"write {float(share[1]) / 100:g}"
     rule = rule.format(**context)
     if code == "choice":
         rule = rule.replace(" or ", ", ").replace("'", "")

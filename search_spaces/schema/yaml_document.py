@@ -166,14 +166,21 @@ class _Builder:
         try:
             return self._only_document(yaml.parse(text, Loader=_Loader))
         except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else None
-            why = " ".join(part for part in (error.context, error.problem) if part)
-            fix = _quotes_for(text, line) or "check its brackets, colons and indentation"
-            _refuse(f"not YAML: {why}", SourceLocation(self.file, line), rule=_YAML, fix=fix)
+            self._refuse_syntax(error, text)
         except yaml.YAMLError as error:
             _refuse(
                 f"not YAML: {error}", SourceLocation(self.file, None), rule=_YAML, fix="`parlay init` writes an example"
             )
+
+    def _refuse_syntax(self, error: yaml.MarkedYAMLError, text: str) -> NoReturn:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        if error.context_mark and "expected ':'" in (error.problem or ""):  # the mark of the problem is a line late
+            line = error.context_mark.line + 1
+            word = text.split("\n")[line - 1].strip()
+            _refuse(f"`{word}` needs a colon", SourceLocation(self.file, line), rule=_KEYS, fix=f"write `{word}:`")
+        why = " ".join(part for part in (error.context, error.problem) if part)
+        fix = _quotes_for(text, line) or "check its brackets, colons and indentation"
+        _refuse(f"not YAML: {why}", SourceLocation(self.file, line), rule=_YAML, fix=fix)
 
     def _only_document(self, events: Iterator[Any]) -> Any:
         starts = (event for event in events if isinstance(event, yaml.DocumentStartEvent))

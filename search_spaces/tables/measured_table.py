@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_erro
 
 OUTCOMES = ("ok", "oom", "failed")
 MAX_BYTES = 256 * 2**20
+_UNREADABLE = "check the path, relative to the folder of the file that names it, and its permissions"
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ def read_table(path: Path) -> tuple[Observation, ...]:
     try:
         raw = read_named(path, MAX_BYTES)
     except OSError as error:
-        fix = "check the path and its permissions; remove rows of other models and machines"
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path), fix=fix) from error
+        # Without a file of its own: the mistake is in the file that names the table.
+        message = f"{path} cannot be read: {error.strerror or error}"
+        fix = "remove rows of other models and machines" if error.errno == errno.EFBIG else _UNREADABLE
+        raise InputError.of("file", message, value=str(path), rule="a table exists and is readable", fix=fix) from error
     try:
         return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets write a byte order mark
     except UnicodeDecodeError as error:

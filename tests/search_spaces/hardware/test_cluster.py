@@ -107,7 +107,7 @@ def test_a_cluster_file_describes_its_links_also_of_several_nodes_and_says_what_
     [
         (HEAD + NODE + FABRIC + MEASURED.replace("260", "0"), "measured.matmul_tflops.bf16", 7, "more than 0"),
         (HEAD + NODE + FABRIC + MEASURED.replace("1700", ".nan"), "measured.memory_gb_per_s", 7, "a finite number"),
-        (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known keys: fp32"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "near keys: fp32"),
         ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
         (HEAD + NODE, "links.fabric", 4, "links of more nodes than the last domain has include a fabric"),
         (HEAD + FABRIC, "links.domains", 4, WHOLE_NODES),

@@ -22,6 +22,7 @@ class Hold(Section):
 class Ship(Section):
     """A section with a rule that has no translation, and one inside that is read in a way of its own."""
 
+    draught: float = 1.0
     call_sign: str = Field(default="abc", pattern="^[a-z]{2,3}$")
     rig: Literal["sloop", "ketch"] = "sloop"
     hold: Annotated[Hold | None, BeforeValidator(lambda given: given)] | None = None
@@ -43,7 +44,11 @@ def test_a_rule_whose_words_hold_braces_is_reported_as_it_is():
 
 def test_an_unknown_key_is_compared_with_those_of_its_own_section():
     problem = the_problem("hold: {cargos: 1}\n")
-    assert (problem.key, problem.rule, problem.fix) == ("hold.cargos", "known keys: cargo", "did you mean cargo?")
+    assert (problem.key, problem.rule, problem.fix) == ("hold.cargos", "near keys: cargo", "did you mean cargo?")
+
+
+def test_a_percentage_is_told_as_the_number_that_it_is():
+    assert the_problem("draught: 5%\n").fix == "write 0.05"
 
 
 @pytest.mark.bad_input(52)

@@ -164,6 +164,12 @@ def test_text_that_begins_as_text_cannot_is_to_be_quoted(value: str):
     assert "quotes" not in the_problem("a: b: c\n").fix
 
 
+@pytest.mark.parametrize("value", ["\n  c: [1, 2]\nd: 2", "\nc: 1"])
+def test_a_key_without_its_colon_is_told_with_its_own_line(value: str):
+    problem = the_problem(f"a: 1\nspace{value}\n")
+    assert (problem.line, problem.message, problem.fix) == (2, "`space` needs a colon", "write `space:`")
+
+
 def test_set_replaces_adds_and_reads_its_value_as_yaml_and_the_rest_keeps_its_line():
     document = parsed("a: 1\nb:\n  c: [1, 2]\n")
     changed = with_overrides(document, ["b.c=3", "b.d=[x, true]", "e.f={min: 1}", "a="])

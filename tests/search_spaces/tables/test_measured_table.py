@@ -135,8 +135,10 @@ def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
 
 @pytest.mark.bad_input(43)
 def test_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
-    with pytest.raises(InputError, match="fix: check the path and its permissions"):
+    with pytest.raises(InputError, match="fix: check the path") as caught:
         read_table(tmp_path / "none.csv")
+    assert caught.value.problems[0].file is None, "the mistake is in the file that names the table"
+    assert str(caught.value.at(file="search.yaml", line=3)).startswith(f"search.yaml:3: {tmp_path / 'none.csv'} cannot")
     (tmp_path / "latin.csv").write_bytes(b"problem\n\xe9\n")
     with pytest.raises(InputError, match=r"latin\.csv:2: not UTF-8\n  fix: save it as UTF-8"):
         read_table(tmp_path / "latin.csv")
