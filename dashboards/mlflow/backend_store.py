@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
@@ -74,7 +75,20 @@ def writable_mark(uri: str) -> str | None:
     if not uri.startswith(SQLITE_FILE):
         return None
     found = sqlite_file.rows(Path(uri.removeprefix(SQLITE_FILE)), "SELECT version_num FROM alembic_version")
-    return f"{version('mlflow')}, schema {found[0][0]}" if found else None
+    version = _installed_version()
+    return f"{version}, schema {found[0][0]}" if found and version else None
+
+
+def _installed_version() -> str | None:
+    """Version that the installed module states, whatever its distribution (mlflow or mlflow-skinny); None for unknown.
+
+    It is read without an import, which takes longer than all else that a submission does.
+    """
+    module = find_spec("mlflow")
+    if module is None or module.origin is None:
+        return None
+    stated = re.search(r'^VERSION = "([^"]+)"', Path(module.origin).with_name("version.py").read_text(), re.MULTILINE)
+    return stated[1] if stated else None
 
 
 def _parse(uri: str) -> URL:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sqlite3
 import sys
 from pathlib import Path
 
+import mlflow
 import pytest
 
-from dashboards.mlflow.backend_store import require_usable_store
+from dashboards.mlflow.backend_store import require_usable_store, writable_mark
 from search_spaces.errors import InputError, Problem
 
 
@@ -41,6 +43,14 @@ def test_a_driver_that_is_not_installed_is_refused_with_what_to_install(monkeypa
     assert "psycopg" in problem.message
     assert problem.fix == "pip install 'parlay[postgres]'"
     assert "secret" not in str(problem)
+
+
+def test_the_installed_mlflow_is_asked_for_its_version_whatever_its_distribution_is_called(tmp_path, monkeypatch):
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("CREATE TABLE alembic_version AS SELECT 'abc' AS version_num")
+    database.close()
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: 1 / 0)
+    assert writable_mark(f"sqlite:///{tmp_path}/mlflow.db") == f"{mlflow.__version__}, schema abc"
 
 
 @pytest.mark.parametrize("name", ["new.db", "not/there/yet.db", "empty.db", "mine.db"])
