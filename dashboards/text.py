@@ -10,6 +10,7 @@ from typing import TextIO
 
 MORE = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for what is left out."""
+_COMMAND = re.compile(r" {4}\S")
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~!&])")
 
 
@@ -23,15 +24,23 @@ def printable_lines(text: str) -> str:
     return "".join(f"{printable(line)}\n" for line in text.rstrip("\n").split("\n"))
 
 
+def command_line(command: str) -> str:
+    """Line with nothing but this command, which `lines_for` keeps whole, so that it can be copied."""
+    return f"    {command}"
+
+
 def lines_for(stream: TextIO, text: str) -> str:
-    """Text as printable lines; those that are too long for a terminal are broken between words. A path stays in one
-    piece."""
+    """Text as printable lines; those that are too long for a terminal are broken between words, but for commands. A
+    path stays in one piece."""
     lines = printable_lines(text)
     if not stream.isatty():
         return lines
     width = shutil.get_terminal_size().columns
     wrapper = TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "".join(f"{line if len(line) <= width else wrapper.fill(line)}\n" for line in lines[:-1].split("\n"))
+    return "".join(
+        f"{line if len(line) <= width or _COMMAND.match(line) else wrapper.fill(line)}\n"
+        for line in lines[:-1].split("\n")
+    )
 
 
 def with_full_stop(words: str) -> str:

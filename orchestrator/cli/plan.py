@@ -28,8 +28,12 @@ def plan(
     sampler: SamplerName = None,
     top: Annotated[
         int | None,
-        typer.Option("--top", min=1, metavar="N", help="List the first N layouts; default: 20 as text, all as JSON."),
+        typer.Option("--top", min=1, metavar="N", help="List the first N layouts; default: 10 as text, all as JSON."),
     ] = None,
+    details: Annotated[
+        bool,
+        typer.Option("--details", help="Add intervals, time and memory by part, and the comparison with the baseline."),
+    ] = False,
     rejected: Annotated[bool, typer.Option("--rejected", help="List every rejected layout, with its rule.")] = False,
 ) -> None:
     from orchestrator.cli.plan_answer import PlanAnswer, PlannedCost
@@ -51,5 +55,5 @@ def plan(
         print_result(PlanAnswer.of(plan, spec, space, cost, top, rejected))
     else:
         setup = SetupFile.of(spec.launcher)
-        text = plan_text(plan, spec, space, top, rejected)
+        text = plan_text(plan, spec, space, top, rejected, details)
         print_text("\n".join([text, *cost.lines(plan.expected.guided), *(setup.lines() if setup else ())]))

@@ -1,5 +1,5 @@
-"""Text of a plan: layouts in predicted order, a diagram of the first, the comparison with the baseline, rejected
-layouts and cost."""
+"""Text of a plan: layouts in predicted order, and the cost; with details a diagram of the first, the comparison with
+the baseline and rejected layouts."""
 
 from __future__ import annotations
 
@@ -27,33 +27,37 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from search_spaces.search_space import SearchSpace
 
-DEFAULT_LISTED = 20
+DEFAULT_LISTED = 10
 """Layouts listed without --top."""
 _MAX_STAGES = 8
 _MIN_SHARE = 0.005
 
 
-def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
-    """Full text of `parlay plan`, with `top` layouts."""
-    cluster, first = spec.cluster, plan.layouts[0]
+def plan_text(
+    plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool, has_details: bool
+) -> str:
+    """Text of `parlay plan`: `top` layouts and the cost; with details the diagram of the first, the breakdown of time
+    and memory, and an example of each rule that rejects layouts."""
     lines = [
-        *_layout_lines(plan, DEFAULT_LISTED if top is None else top, space.baseline),
+        *_layout_lines(plan, DEFAULT_LISTED if top is None else top, space.baseline, has_details),
         *(f"note: {note}" for note in plan.notes()),
-        "",
-        f"the first of them, {first.key}:",
-        *(f"  {line}" for line in rank_lines(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))),
-        *(f"  {line}" for line in _stage_lines(plan)),
-        "",
-        *_explanation_lines(plan, space.baseline),
-        "",
-        *_rejected_lines(space, list_rejected),
+        *(_detail_lines(plan, spec, space) if has_details else ()),
+        *_rejected_lines(space, has_details, list_rejected),
         _format_hours(plan.expected, spec),
         describe_upper_limit(spec, space),
     ]
     return "\n".join(lines)
 
 
-def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str]:
+def _detail_lines(plan: Plan, spec: SearchSpec, space: SearchSpace) -> Iterator[str]:
+    cluster, first = spec.cluster, plan.layouts[0]
+    placed = rank_lines(first, cluster.gpus_per_node, cluster.nodes_per_domain(first.num_nodes))
+    yield from ("", f"the first of them, {first.key}:")
+    yield from (f"  {line}" for line in (*placed, *_stage_lines(plan)))
+    yield from ("", *_explanation_lines(plan, space.baseline), "")
+
+
+def _layout_lines(plan: Plan, top: int, baseline: Layout | None, has_details: bool) -> Iterator[str]:
     count = len(plan.layouts)
     ranks = int(plan.layouts.num_gpus.max())
     yield f"{plural(count, 'layout')} can be tried on {plural(ranks, 'rank')}, by expected speed and fit probability:"
@@ -61,16 +65,25 @@ def _layout_lines(plan: Plan, top: int, baseline: Layout | None) -> Iterator[str
     common, names = split_common_parts([plan.layouts[row] for row in rows])
     if common:
         yield f"  all have {common}"
-    usable_gib = plan.task.usable_gib
-    room = "" if usable_gib is None else f" of {usable_gib:.4g}"
-    speeds = "  seconds/step (95 % interval)      tokens/s     MFU" if plan.speed_is_known else ""
-    yield f"     #     time{speeds}    fits  peak GiB{room}  layout; time by component"
+    listed = [_headings(plan, has_details)]
     for row, name in zip(rows, names, strict=True):
         mark = " (the baseline)" if plan.layouts[row] == baseline else ""
-        mark += _unverified(plan.layouts[row])
-        yield f"{_numbers(plan, row, len(room))}  {name}{mark}; {_shares(plan, row)}"
-    if len(rows) < count:
-        yield f"  and {count - len(rows)} more (--top N lists N, --json all)"
+        more = f"{_unverified(plan.layouts[row])}; {_shares(plan, row)}" if has_details else ""
+        listed.append([*_numbers(plan, row, has_details), f"{name}{mark}{more}"])
+    widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
+    for *numbers, name in listed:
+        yield f"  {'  '.join(map(str.rjust, numbers, widths))}  {name}"
+    more = [f"{count - len(rows)} more (--top N lists N)"] if len(rows) < count else []
+    if more or not has_details:
+        yield f"  {'; '.join([*more, *([] if has_details else ['--details: intervals, time and memory by part'])])}"
+
+
+def _headings(plan: Plan, has_details: bool) -> list[str]:
+    speeds = ["s/step", *(["95 %"] if has_details else []), "tokens/s", *(["MFU"] if has_details else [])]
+    usable_gib = plan.task.usable_gib
+    gib = "peak GiB" + ("" if usable_gib is None else f" of {usable_gib:.4g}")
+    name = "layout; time by component" if has_details else "layout"
+    return ["#", *(speeds if plan.speed_is_known else ["time"]), "fits", gib, name]
 
 
 def _listed_rows(plan: Plan, top: int, baseline: Layout | None) -> list[int]:
@@ -80,18 +93,16 @@ def _listed_rows(plan: Plan, top: int, baseline: Layout | None) -> list[int]:
     return rows if place in rows or baseline is None else [*rows, place]
 
 
-def _numbers(plan: Plan, row: int, padding: int) -> str:
-    speeds = ""
+def _numbers(plan: Plan, row: int, has_details: bool) -> list[str]:
+    speeds = [f"{plan.relative_step_time[row]:.3f}x"]
     if plan.speed_is_known:
-        mfu = plan.mfu(row)
-        mfu_text = "" if mfu is None else f"{mfu:.1%}"
-        low, high = (float(seconds[0]) for seconds in plan.step_time_interval(np.array([row])))
-        interval = f"({low:.3g} to {high:.3g})"
-        seconds = f"{plan.estimates.step_time_s[row]:8.4g} {interval:>19}"
-        speeds = f"  {seconds}  {plan.tokens_per_sec[row]:12.0f}  {mfu_text:>6}"
-    fits = plan.fits(row) or "-"
-    gib = f"{plan.estimates.peak_memory_gib[row]:.4g}"
-    return f"{row + 1:6d}  {plan.relative_step_time[row]:6.3f}x{speeds}  {fits:>6}  {gib:>8}{'':{padding}}"
+        speeds = [f"{plan.estimates.step_time_s[row]:.4g}", f"{plan.tokens_per_sec[row]:.0f}"]
+        if has_details:
+            mfu = plan.mfu(row)
+            low, high = (float(seconds[0]) for seconds in plan.step_time_interval(np.array([row])))
+            speeds.insert(1, f"{low:.3g} to {high:.3g}")
+            speeds.append("" if mfu is None else f"{mfu:.1%}")
+    return [str(row + 1), *speeds, plan.fits(row) or "-", f"{plan.estimates.peak_memory_gib[row]:.4g}"]
 
 
 def split_common_parts(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
@@ -156,7 +167,8 @@ def _explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
     for each in rows:
         if each.training_rate is not None:
             yield f"  the {each.what} trains {describe_training_rate(each.training_rate)}"
-    yield from (f"  the {each.what} is verified: {Verification.of(each.layout)}" for each in rows)
+    levels = ", ".join(f"the {each.what} {Verification.of(each.layout).level.text}" for each in rows)
+    yield f"  verified by tests: {levels} (--json has the values)"
 
 
 def _time_rows(
@@ -186,21 +198,24 @@ def _memory_rows(rows: Sequence[ExplainedLayout]) -> Iterator[Sequence[str]]:
         yield [f"the {each.what}", *parts, f"{each.peak_memory_gib:.4g}", str(each.fullest_stage), each.fits or "-"]
 
 
-def _rejected_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
+def _rejected_lines(space: SearchSpace, has_examples: bool, are_listed: bool) -> Iterator[str]:
+    """Layouts that rules reject: their numbers, with an example of each rule, or one by one."""
     if not space.rejected_by_rule:
         return
-    yield f"{sum(space.rejected_by_rule.values())} are rejected:"
+    total = sum(space.rejected_by_rule.values())
+    if not (has_examples or are_listed):
+        counts = ", ".join(f"{count} by {rule}" for rule, count in space.rejected_by_rule.items())
+        yield f"{total} are rejected: {counts} (--rejected lists them with their numbers)"
+        return
+    yield f"{total} are rejected:"
     examples = space.examples()
     for rule, count in space.rejected_by_rule.items():
         yield f"  {count:6d}  {rule}, for example {examples[rule].problem.message}"
-    if not list_rejected:
-        yield "  (--rejected lists them with their numbers)"
-        return
-    listed = list(islice(space.rejected(), MAX_REJECTED_LISTED))
-    yield from (f"  {r.problem.code}: {r.text}" for r in listed)
-    left_out = sum(space.rejected_by_rule.values()) - len(listed)
-    if left_out:
-        yield f"  and {left_out} more"
+    if are_listed:
+        listed = list(islice(space.rejected(), MAX_REJECTED_LISTED))
+        yield from (f"  {r.problem.code}: {r.text}" for r in listed)
+        if left_out := total - len(listed):
+            yield f"  and {left_out} more"
 
 
 def _format_hours(expected: ExpectedHours, spec: SearchSpec) -> str:

@@ -16,6 +16,7 @@ from dashboards.terminal.progress import (
     describe_time,
     format_node_hours,
 )
+from dashboards.text import command_line
 from dashboards.trial_text import advice_after, describe_replayed_table, flag_lines, time_lines
 from orchestrator.cli.output import print_text
 from orchestrator.config.spec import SearchSpec
@@ -123,7 +124,6 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
     words = []
     if folder.recipe.exists():
         words.append(f"recipe:  {folder.recipe} (see its README.md)")
-        words += launch_lines(folder)
         words.append(f"replay:  parlay replay {folder.cli_name}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
@@ -132,15 +132,16 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
         words.append(f"failed:  parlay logs {failed[0]} --search {folder.cli_name}")
     if not search.state.is_ended and not is_driven:
         words.append(f"resume:  parlay resume {folder.cli_name} (if no driver runs)")
-    return words
+    return [*words, *launch_lines(folder)]
 
 
 def launch_lines(folder: SearchFolder) -> list[str]:
-    """Commands that start the measured program and a training with the recipe; none where there is none."""
+    """Commands that start the measured program and a training with the recipe, each alone on its line; none where there
+    is none."""
     if (use := use_it(folder)) is None:
         return []
-    lines = [] if use.start is None else [f"launch:  {use.start} (the measured program)"]
+    lines = [] if use.start is None else ["launch the measured program:", command_line(use.start)]
     for first in use.launches[:1]:
-        without = "" if first.was_measured else f"; not measured with {first.trainer}"
-        lines.append(f"train:   {first.command} (beside recipe/; not run{without})")
+        without = "" if first.was_measured else "; not measured with it"
+        lines += [f"train with {first.trainer}, beside recipe/ (not run{without}):", command_line(first.command)]
     return lines

@@ -14,36 +14,55 @@ from orchestrator.cli.output import print_text, prints_json
 from orchestrator.common.logs import TerminalSink, current_sink
 from search_spaces.errors import InputError
 
-VERBS = {
-    "init": "Write a commented search file: an example, or converted from a training configuration.",
-    "plan": "List the layouts a search may try in predicted order, and the rules that reject the others."
-    " Launches nothing.",
-    "schema": "Print the JSON schema of search files, for editors, or of an answer: what a command prints with --json.",
-    "run": "Search in the foreground: trials run until the best layout is known or a limit is reached.",
-    "submit": "Search in the background: the driver outlives this terminal.",
-    "resume": "Continue a search whose driver has stopped; no trial runs twice.",
-    "cancel": "End a search and its trials in flight.",
-    "advance": "Drive a search for one turn and exit: for cron and scrontab, if no process may stay on a login node.",
-    "status": "Show the state of a search.",
-    "best": "Print the best layout of a search, and the path of its recipe.",
-    "logs": "Show the output of a trial's ranks, and the first real error in it.",
-    "dashboard": "Serve MLflow's UI on loopback, for the current user only, until ctrl-C.",
-    "watch": "Follow a search until it ends, whatever drives it; ctrl-C leaves it running.",
-    "replay": "Measure a recipe's layout again and report whether its throughput was reproduced.",
-    "compare": "Show what differs between two recipes or searches, and how much faster B's best layout is than A's.",
-    "export": "Write a search's trials for other programs and other searches.",
-    "import": "Convert another program's measurements to a measured table, for `search.warm_start` and"
-    " `space.candidates`.",
-    "report": "Write a search as one HTML file, which needs no network.",
-    "forecast": "Forecast step time and best layout on more nodes than were tried, from a search or a measured table.",
-    "sync": "Send to MLflow what is missing there. Repeating it creates no duplicates.",
-    "selftest": "Train every kind of layout on this search's cluster and compare each with a plain GPT on one device.",
-    "calibrate": "Measure compute, memory and links of this search's cluster, and write a cluster file.",
-    "doctor": "Find what would keep a search from running here or slow it down, and how to fix it.",
-    "serve": "Drive the searches of many terminals until ctrl-C; a restart continues them.",
-    "ledger": "Maintain the ledger, the database of all searches.",
-    "slurm-sandbox": "A real Slurm on this machine, to try Parlay on.",
+_GROUPS = {
+    "Prepare a search": {
+        "init": "Write a commented search file: an example, or converted from a training configuration.",
+        "plan": "List the layouts a search may try in predicted order, and the rules that reject the others."
+        " Launches nothing.",
+        "forecast": "Forecast step time and best layout on more nodes than were tried, from a search or a"
+        " measured table.",
+        "schema": "Print the JSON schema of search files, for editors, or of an answer: what a command"
+        " prints with --json.",
+    },
+    "Search": {
+        "run": "Search in the foreground: trials run until the best layout is known or a limit is reached.",
+        "submit": "Search in the background: the driver outlives this terminal.",
+        "resume": "Continue a search whose driver has stopped; no trial runs twice.",
+        "cancel": "End a search and its trials in flight.",
+        "advance": "Drive a search for one turn and exit: for cron and scrontab, if no process may stay on"
+        " a login node.",
+    },
+    "Follow a search": {
+        "status": "Show the state of a search.",
+        "watch": "Follow a search until it ends, whatever drives it; ctrl-C leaves it running.",
+        "logs": "Show the output of a trial's ranks, and the first real error in it.",
+        "dashboard": "Serve MLflow's UI on loopback, for the current user only, until ctrl-C.",
+        "serve": "Drive the searches of many terminals until ctrl-C; a restart continues them.",
+    },
+    "Use the result": {
+        "best": "Print the best layout of a search, and the path of its recipe.",
+        "report": "Write a search as one HTML file, which needs no network.",
+        "replay": "Measure a recipe's layout again and report whether its throughput was reproduced.",
+        "compare": "Show what differs between two recipes or searches, and how much faster B's best layout"
+        " is than A's.",
+        "export": "Write a search's trials for other programs and other searches.",
+        "import": "Convert another program's measurements to a measured table, for `search.warm_start` and"
+        " `space.candidates`.",
+        "sync": "Send to MLflow what is missing there. Repeating it creates no duplicates.",
+    },
+    "Check the cluster": {
+        "doctor": "Find what would keep a search from running here or slow it down, and how to fix it.",
+        "calibrate": "Measure compute, memory and links of this search's cluster, and write a cluster file.",
+        "selftest": "Train every kind of layout on this search's cluster and compare each with a plain GPT"
+        " on one device.",
+    },
+    "Maintain": {
+        "ledger": "Maintain the ledger, the database of all searches.",
+        "slurm-sandbox": "A real Slurm on this machine, to try Parlay on.",
+    },
 }
+"""Sentence of each verb, by the heading under which `--help` lists it."""
+VERBS = {verb: sentence for verbs in _GROUPS.values() for verb, sentence in verbs.items()}
 _MODULES = {"run": "drive", "resume": "drive", "import": "import_results"}
 """Modules that are not named as their verb."""
 _JSON_HELP = "Print one JSON object to stdout, everything else to stderr."
@@ -58,12 +77,15 @@ class Verb(TyperCommand):
 
 
 class _Verbs(TyperGroup):
-    """All verbs; `--help` lists their names and sentences."""
+    """All verbs; `--help` lists their names and sentences by group."""
 
     def __init__(self, **options: Any):
-        super().__init__(
-            **options | {"commands": {name: TyperCommand(name, help=text) for name, text in VERBS.items()}}
-        )
+        listed = {
+            verb: TyperCommand(verb, help=sentence, rich_help_panel=heading)
+            for heading, verbs in _GROUPS.items()
+            for verb, sentence in verbs.items()
+        }
+        super().__init__(**options | {"commands": listed})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, _, others = super().resolve_command(ctx, args)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from dashboards.report.log_excerpts import Excerpts, format_excerpt
-from dashboards.text import cut_word, mask_credentials, one_line, printable
+from dashboards.text import command_line, cut_word, lines_for, mask_credentials, one_line, printable
 from dashboards.trial_text import (
     describe_fullest_rank,
     describe_slowest_rank,
@@ -41,6 +43,17 @@ def test_a_password_in_an_address_is_not_shown_and_a_long_word_is_cut_in_its_mid
     assert mask_credentials("http://host:5000/a@b") == "http://host:5000/a@b"
     assert cut_word("XLA_FLAGS=--one --two --three", 15) == "XLA_FLA…--three"
     assert cut_word("short", 15) == "short"
+
+
+def test_on_a_terminal_long_lines_are_broken_between_words_but_a_command_can_be_copied(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal, words = io.StringIO(), "torchrun --nproc-per-node 4 train.py --tensor-parallel 8"
+    terminal.isatty = lambda: True
+    assert lines_for(terminal, f"train with it: {words}\n{command_line(words)}").splitlines() == [
+        "train with it: torchrun --nproc-per-node",
+        "  4 train.py --tensor-parallel 8",
+        f"    {words}",
+    ]
 
 
 @pytest.mark.security("secrets")

@@ -69,7 +69,7 @@ def test_of_a_replayed_table_nobody_says_that_parlay_ran_anything(tmp_path, monk
     assert run(["run", str(write_simulated_search(tmp_path, {"step_time_s": "10.0"}, {"step_time_s": "20.0"}))]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert replayed in lines
-    assert [line.split()[0] for line in lines if line.startswith(("launch:", "train:"))] == ["train:"]
+    assert [line.split()[0] for line in lines if line.startswith(("launch the ", "train with "))] == ["train"]
     assert any(" simulated node-hours used" in line for line in lines)
     (folder,) = (tmp_path / "runs").glob("*/recipe")
     assert (folder / "README.md").read_text().splitlines()[2] == replayed
@@ -90,9 +90,10 @@ def test_the_start_that_was_measured_comes_before_a_line_that_was_not_run(tmp_pa
     folder.recipe.mkdir()
     export = "{trainer: deepspeed, status: not_measured, unrun_start: deepspeed YOUR_SCRIPT}"
     (folder.recipe / "recipe.yaml").write_text(f"start: sbatch launch.sbatch\nexports: [{export}]")
-    measured, unrun = launch_lines(folder)
-    assert measured.startswith(f"launch:  cd {folder.recipe} && sbatch launch.sbatch")
-    assert unrun.startswith("train:   deepspeed YOUR_SCRIPT (beside recipe/; not run; not measured")
+    told, measured, of_unrun, unrun = launch_lines(folder)
+    assert (told, measured) == ("launch the measured program:", f"    cd {folder.recipe} && sbatch launch.sbatch")
+    assert "(not run; not measured with it)" in of_unrun
+    assert unrun == "    deepspeed YOUR_SCRIPT"
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def test_help_imports_nothing_heavy(tmp_path):
     )
     assert seen == [0, 0, 0, 0]
     assert printed.count("Usage: parlay") == 4
+    assert all(f"─ {heading} ─" in printed for heading in ("Prepare a search", "Use the result", "Check the cluster"))
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_a_baseline_that_is_the_first_is_reported_once(spec):
     assert only.what == "first"
     assert set(time_saved_s(plan, plan.layouts[0]).values()) == {0.0}
     alone = dataclasses.replace(candidates_of(spec), baseline=plan.layouts[0])
-    assert "predicted for the first layout, which is the baseline:" in plan_text(plan, spec, alone, 3, False)
+    assert "predicted for the first layout, which is the baseline:" in plan_text(plan, spec, alone, 3, False, True)
 
 
 def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
@@ -71,7 +71,7 @@ def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
     plan, space = plan_of(spec, candidates_of(spec)), candidates_of(spec)
     assert [each.what for each in explain_layouts(plan, None)] == ["first"]
     assert time_saved_s(plan, None) is None
-    told = plan_text(plan, spec, space, 3, False)
+    told = plan_text(plan, spec, space, 3, False, True)
     assert "predicted for the first layout:" in told
     assert "time saved" not in told
 
@@ -83,5 +83,5 @@ def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
     every = list(space.rejected())
     for rule, example in examples.items():
         assert example == next(rejected for rejected in every if rejected.problem.code == rule)
-    told = plan_text(plan_of(spec, space), spec, space, 3, False)
+    told = plan_text(plan_of(spec, space), spec, space, 3, False, True)
     assert f"  world, for example {examples['world'].problem.message}" in told

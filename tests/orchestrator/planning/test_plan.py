@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -112,10 +113,25 @@ def test_a_row_has_the_interval_of_its_step_time_and_a_note_says_how_many_may_be
     for row in (each.plain() for each in plan.first(5)):
         assert row["step_time_low_s"] < row["step_time_s"] < row["step_time_high_s"]
         assert row["step_time_low_s"] * row["step_time_high_s"] == pytest.approx(row["step_time_s"] ** 2)
-    text = plan_text(plan, spec, candidates_of(spec), 1, False)
-    assert "(95 % interval)" in text
+    text = plan_text(plan, spec, candidates_of(spec), 1, False, True)
+    assert "  95 %  " in text
     assert 0 < plan.num_in_doubt < 20
     assert f"{plan.num_in_doubt} of the next 19 layouts may be faster than the first" in text
+
+
+def test_without_details_ten_rows_of_six_columns_and_the_cost_are_printed(spec):
+    plan, space = planned(spec), candidates_of(spec)
+    heading, *rows = plan_text(plan, spec, space, None, False, False).split("note: ")[0].splitlines()[2:]
+    assert re.split(r" {2,}", heading.strip()) == ["#", "s/step", "tokens/s", "fits", "peak GiB of 37.99", "layout"]
+    assert [int(row.split()[0]) for row in rows[:10]] == [*range(1, 11)]
+    assert rows[10].startswith("  72 more (--top N lists N)")
+    few, all_of_it = (plan_text(plan, spec, space, None, False, has_details) for has_details in (False, True))
+    for words in ("node-hours with the planner", "upper limit", "are rejected"):
+        assert words in few
+        assert words in all_of_it
+    for words in ("pipeline  ", "predicted for the first", "for example "):
+        assert words not in few
+        assert words in all_of_it
 
 
 def test_speeds_that_nobody_measured_are_named():
@@ -156,7 +172,7 @@ def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_an
     words = "a layout fits if it leaves 20 GiB of the 37.99 GiB that a rank can allocate"
     assert [any(words in note for note in plan.notes()) for plan in (whole, part)] == [False, True]
     spec = searched(tmp_path, "constraints.min_free_memory_gib=20")
-    assert "peak GiB of 17.99" in plan_text(part, spec, candidates_of(spec), None, False)
+    assert "peak GiB of 17.99" in plan_text(part, spec, candidates_of(spec), None, False, True)
     full = planned(searched(tmp_path, "constraints.min_free_memory_gib=37.9"))
     assert "no layout is expected to fit into the ranks' memory with that much left free" in full.notes()
 
@@ -216,7 +232,7 @@ def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
     assert first["relative_step_time"] == 1 <= second["relative_step_time"]
     assert (plan.expected.guided, plan.expected.every_layout) == (None, None)
     assert any("ratios" in note for note in plan.notes())
-    assert "1.000x" in plan_text(plan, spec, candidates_of(spec), None, False)
+    assert "1.000x" in plan_text(plan, spec, candidates_of(spec), None, False, True)
 
 
 def test_a_search_by_the_planner_costs_less_than_every_layout_and_more_with_repeats(tmp_path):
@@ -249,7 +265,7 @@ def test_a_prediction_is_what_the_plan_shows(spec):
 def test_the_baseline_has_a_line_of_its_own_wherever_it_is_in_the_order(spec):
     space, plan = candidates_of(spec), planned(spec)
     for place in (0, 5):
-        text = plan_text(plan, spec, replace(space, baseline=plan.layouts[place]), 2, False)
+        text = plan_text(plan, spec, replace(space, baseline=plan.layouts[place]), 2, False, True)
         listed = [line for line in text.split("\n\n")[0].splitlines() if "; compute" in line]
         assert [int(line.split()[0]) for line in listed] == [1, 2, *([6] if place == 5 else [])]
         assert ["(the baseline)" in line for line in listed].index(True) == (0 if place == 0 else 2)
