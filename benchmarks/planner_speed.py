@@ -69,8 +69,8 @@ def lines(most_layouts: int, repeats: int = 1) -> Iterator[Line]:
     yield _line("estimate", len(rows), repeats, lambda: Estimates.of(task_of(spec), layouts))
     yield _line("plan", len(rows), repeats, lambda: plan_of(spec, space))
     plan = plan_of(spec, space)
-    yield _line("plan_json_top_20", len(rows), repeats, lambda: [row.plain() for row in plan.first(20)])
-    yield _line("plan_json", len(rows), repeats, lambda: [row.plain() for row in plan.first()])
+    yield _line("plan_json_top_20", len(rows), repeats, lambda: plan.first(20))
+    yield _line("plan_json", len(rows), repeats, plan.first)
 
 
 def _line(what: str, layouts: int, repeats: int, work: Callable[[], object]) -> Line:

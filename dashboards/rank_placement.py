@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.groups import expert_mesh, leaving_words
+from search_spaces.layouts.groups import expert_mesh, leaving_words, rank_groups
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.mesh import RankMesh
 from trials.files.text import plural
@@ -112,10 +112,9 @@ def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
 
 
 def _summary(layout: Layout, gpus_per_node: int, count: int, nodes_per_domain: int) -> str:
-    crosses_nodes = count > 1 and layout.mesh.crosses_nodes("tp", gpus_per_node)
-    leaves_domain = layout.mesh.crosses_nodes("tp", gpus_per_node * nodes_per_domain)
-    across = "across nodes" if leaves_domain else "across nodes of one link domain"
-    inside = across if crosses_nodes else "inside a node"
+    groups = rank_groups("tensor", layout, layout.rank_order)
+    across = "across nodes" if groups.leave(gpus_per_node * nodes_per_domain) else "across nodes of one link domain"
+    inside = across if count > 1 and groups.leave(gpus_per_node) else "inside a node"
     tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
     stages = plural(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
     copies = "1 copy" if layout.data_parallel == 1 else f"{layout.data_parallel} copies"

@@ -18,6 +18,7 @@ from orchestrator.interop.table_export import parquet_bytes, trial_rows
 from orchestrator.planning.forecast import ForecastAnswer
 from orchestrator.planning.plan import Plan
 from orchestrator.records.summary import ListedSearch, searches_of
+from search_spaces.cost_model.step_time import PARTS
 from search_spaces.layouts.layout import NULLABLE
 from search_spaces.search_space import SearchSpace
 from trials.analysis.training_rate import TrainingRate
@@ -58,11 +59,10 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
     rule), `expected_node_hours` and `notes`.
     """
     unknown = {
-        "time_s": dict.fromkeys(plan.estimates.time_s),
+        "time_s": dict.fromkeys(PARTS),
         "training_rate": dict.fromkeys(field.name for field in fields(TrainingRate)),
     }
-    rows = [row.plain() for row in plan.first(top)]
-    rows = [_flat(row | {name: row[name] or empty for name, empty in unknown.items()}) for row in rows]
+    rows = [_flat(row | {name: row[name] or empty for name, empty in unknown.items()}) for row in plan.first(top)]
     frame = _typed(pandas.DataFrame(rows))
     frame.attrs = {
         "num_layouts": len(space.layouts),

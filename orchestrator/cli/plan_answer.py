@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
 from orchestrator.cli.upper_limit import most_node_hours
-from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.common.answer import Answer, AnswerPart, plain_rows_of
 from orchestrator.planning.explain import ExplainedLayout, FitCounts, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.pay_back import expected_pay_back
 from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
@@ -138,7 +138,7 @@ class PlanAnswer(Answer):
     """The first layout, and the baseline where it is another."""
     saved_s: Mapping[str, float] | None
     """Parts of the baseline's step less those of the first layout; null without both."""
-    layouts: list[PlannedLayout]
+    layouts: Annotated[list[dict[str, Any]], plain_rows_of(PlannedLayout)]
     """By expected speed and fit probability."""
     setup_file: SetupFile | None
     node_hours: float | None

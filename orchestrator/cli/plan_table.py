@@ -124,7 +124,7 @@ def _unverified(layout: Layout) -> str:
 def _shares(plan: Plan, row: int) -> str:
     """Time shares of a layout, largest first."""
     whole = plan.estimates.step_time_s[row]
-    shares = {name: float(seconds[row] / whole) for name, seconds in plan.estimates.time_s.items()}
+    shares = {name: float(seconds[row] / whole) for name, seconds in plan.time_s.items()}
     largest = sorted((share, name) for name, share in shares.items() if share >= _MIN_SHARE)
     return ", ".join(f"{name} {share:.0%}" for share, name in reversed(largest))
 
@@ -174,7 +174,7 @@ def _explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
 def _time_rows(
     plan: Plan, rows: Sequence[ExplainedLayout], saved: Mapping[str, float] | None
 ) -> Iterator[Sequence[str]]:
-    seconds_of = {name: [float(of[each.place - 1]) for each in rows] for name, of in plan.estimates.time_s.items()}
+    seconds_of = {name: [float(of[each.place - 1]) for each in rows] for name, of in plan.time_s.items()}
     names = [name for name, seconds in seconds_of.items() if any(seconds)]
     known = plan.speed_is_known
     has_mfu = known and plan.mfu(0) is not None

@@ -43,7 +43,7 @@ class ExplainedLayout(PlannedLayout):
         parts = stage_memory(model, plan.layouts.take(np.array([row])), stages, plan.task.expert_skew)
         stage = int(parts.total[0].argmax())
         gib = {name: float(getattr(parts, name)[0, stage]) for name in MEMORY_PARTS}
-        [known] = plan.fields_of(np.array([row]))
+        [known] = plan.plain_rows(np.array([row]))
         return cls(**known, what=what, place=row + 1, hfu=_hfu(plan, row), fullest_stage=stage, parts_gib=gib)
 
 
@@ -69,7 +69,7 @@ def time_saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None
     if baseline is None or not plan.speed_is_known:
         return None
     row = plan.layouts.index(baseline)
-    return {name: float(seconds[row] - seconds[0]) for name, seconds in plan.estimates.time_s.items()}
+    return {name: float(seconds[row] - seconds[0]) for name, seconds in plan.time_s.items()}
 
 
 def count_fits(plan: Plan) -> FitCounts | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -86,14 +86,14 @@ def task_of(spec: SearchSpec, prior_trials: Sequence[Observation] = ()) -> Tunin
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimates of layouts, one row each: step time with its parts (seconds), GiB of the fullest rank, probability to
-    fit.
+    """Estimates of layouts, one row each: terms of the step time and their sum in seconds, GiB of the fullest rank,
+    probability to fit.
 
     Times are only ratios for an accelerator of unknown speed.
     """
 
+    terms: StepTerms
     step_time_s: np.ndarray
-    time_s: Mapping[str, np.ndarray]
     peak_memory_gib: np.ndarray
     fit_probability: np.ndarray
 
@@ -102,12 +102,12 @@ class Estimates:
         terms, constants = StepTerms.of(task.model, task.cluster, layouts), task.priors.time.constants
         posterior = memory_posterior(task)
         gib = memory.stage_memory(task.model, layouts, expert_skew=task.expert_skew).peak
-        return cls(terms.seconds(constants), terms.parts(constants), gib * posterior.factor, posterior.fits(gib))
+        return cls(terms, terms.seconds(constants), gib * posterior.factor, posterior.fits(gib))
 
     def take(self, rows: np.ndarray) -> Estimates:
         """Rows of these indices, in that order."""
-        time_s = {name: seconds[rows] for name, seconds in self.time_s.items()}
-        return Estimates(self.step_time_s[rows], time_s, self.peak_memory_gib[rows], self.fit_probability[rows])
+        numbers = (self.step_time_s, self.peak_memory_gib, self.fit_probability)
+        return Estimates(self.terms.take(rows), *(column[rows] for column in numbers))
 
 
 @dataclass(frozen=True)
@@ -201,21 +201,24 @@ class Plan:
         return training_rate(float(self.tokens_per_sec[row]), self.task.model, self.layouts[row], self.checkpoints)
 
     @cached_property
-    def _first_terms(self) -> StepTerms:
-        return self._terms(np.arange(min(IN_DOUBT_AMONG, len(self.layouts))))
-
-    def _terms(self, rows: np.ndarray) -> StepTerms:
-        return StepTerms.of(self.task.model, self.task.cluster, self.layouts.take(rows))
+    def time_s(self) -> dict[str, np.ndarray]:
+        """Step time by part, seconds."""
+        return self.estimates.terms.parts(self.task.priors.time.constants)
 
     def step_time_interval(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the 95 % interval of these rows' step times, seconds."""
-        factor = np.exp(1.96 * self.task.priors.time.log_deviation(self._terms(rows)))
+        factor = np.exp(1.96 * self.task.priors.time.log_deviation(self.estimates.terms.take(rows)))
         return self.estimates.step_time_s[rows] / factor, self.estimates.step_time_s[rows] * factor
 
     @cached_property
     def num_in_doubt(self) -> int:
         """Layouts among the first that are faster than the first with a probability from `IN_DOUBT` on."""
-        return int(np.sum(self.task.priors.time.probability_faster(self._first_terms)[1:] >= IN_DOUBT))
+        first = self.estimates.terms.take(np.arange(self._num_compared))
+        return int(np.sum(self.task.priors.time.probability_faster(first)[1:] >= IN_DOUBT))
+
+    @property
+    def _num_compared(self) -> int:
+        return min(IN_DOUBT_AMONG, len(self.layouts))
 
     def fits(self, row: int) -> Fits | None:
         """Memory verdict on one layout; None if the memory size is unknown."""
@@ -237,7 +240,7 @@ class Plan:
         notes += self.prior_trials.remarks
         if self.num_in_doubt:
             notes.append(
-                f"{self.num_in_doubt} of the next {len(self._first_terms) - 1} layouts may be faster than the first,"
+                f"{self.num_in_doubt} of the next {self._num_compared - 1} layouts may be faster than the first,"
                 f" with a probability of {IN_DOUBT:.0%} or more: trials decide"
             )
         notes += assumed_speed_notes(cluster, self.task.model.num_experts is not None)
@@ -285,23 +288,22 @@ class Plan:
         is_usual = self.layouts.column_of(lambda layout: "expandable_segments" not in layout.settings)
         return int(np.sum((fits > UNLIKELY) & (fits < LIKELY) & is_usual.astype(bool)))
 
-    def first(self, top: int | None = None) -> list[PlannedLayout]:
-        """The first `top` layouts, or all, with their predictions."""
-        rows = np.arange(len(self.layouts) if top is None else min(top, len(self.layouts)))
-        return [PlannedLayout.model_construct(**fields) for fields in self.fields_of(rows)]
+    def first(self, top: int | None = None) -> list[dict[str, Any]]:
+        """The first `top` layouts, or all, each as the plain values of a PlannedLayout."""
+        return self.plain_rows(np.arange(len(self.layouts) if top is None else min(top, len(self.layouts))))
 
-    def fields_of(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """Fields of a PlannedLayout for each of these rows."""
+    def plain_rows(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """Plain values of a PlannedLayout for each of these rows; a row is made once, from the columns."""
         layouts, estimates, known = self.layouts.take(rows), self.estimates.take(rows), self.speed_is_known
-        unknown, all_fits = [None] * len(rows), self.all_fits
-        verified, verified_of = verifications(layouts)
-        verified_values = [VerifiedValues(**each.to_json()) for each in verified]
+        unknown, constants = [None] * len(rows), self.task.priors.time.constants
+        found, verified_of = verifications(layouts)
+        verified = [each.to_json() for each in found]
         low_s, high_s = self.step_time_interval(rows)
         columns: dict[str, Sequence[Any] | np.ndarray] = {
-            "layout": list(layouts),
+            "layout": layouts.rows(),
             "layout_key": layouts.keys,
-            "verified": [verified_values[index] for index in verified_of.tolist()],
-            "fits": [all_fits[row] for row in rows.tolist()],
+            "verified": [verified[index] for index in verified_of.tolist()],
+            "fits": Fits.of_each(self.task, estimates.fit_probability),
             "relative_step_time": self.relative_step_time[rows],
             "step_time_s": estimates.step_time_s if known else unknown,
             "step_time_low_s": low_s if known else unknown,
@@ -309,25 +311,21 @@ class Plan:
             "tokens_per_sec": self.tokens_per_sec[rows] if known else unknown,
             "mfu": [None if math.isnan(share) else share for share in self._mfu[rows].tolist()] if known else unknown,
             "peak_memory_gib": estimates.peak_memory_gib,
-            "time_s": _records(estimates.time_s) if known else unknown,
+            "time_s": _records(estimates.terms.parts(constants)) if known else unknown,
             "training_rate": self._training_rates(rows) if known else unknown,
             "memory_gib": stage_memory_gib(self.task, layouts),
         }
         return _records(columns)
 
-    def _training_rates(self, rows: np.ndarray) -> list[TrainingRate]:
-        """`training_rate` of these rows."""
+    def _training_rates(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """`training_rate` of these rows, as plain values."""
         model, checkpoints = self.task.model, self.checkpoints
         layouts: Any = self.layouts.take(rows)
         if checkpoints is not None:
             stalls_s: Any = layouts.column_of(partial(checkpoints.stall_of, model))
             checkpoints = replace(checkpoints, stall_s=stalls_s)
-        rates = training_rate(self.tokens_per_sec[rows], model, layouts, checkpoints)
-        columns = {f.name: getattr(rates, f.name) for f in fields(rates)}
-        return [
-            TrainingRate(**rate)
-            for rate in _records({name: [None] * len(rows) if v is None else v for name, v in columns.items()})
-        ]
+        rates = vars(training_rate(self.tokens_per_sec[rows], model, layouts, checkpoints))
+        return _records({name: [None] * len(rows) if rate is None else rate for name, rate in rates.items()})
 
 
 def _records(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[dict[str, Any]]:

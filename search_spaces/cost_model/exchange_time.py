@@ -11,7 +11,6 @@ from search_spaces.cost_model.memory import element_bytes, tokens_of_rank
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.hardware.links import FABRIC_KINDS, NIC_EFFICIENCY
 from search_spaces.layouts.layout import FUSED_DISPATCHERS, INNER_CONTEXT
-from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import table_groups
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
@@ -27,7 +26,7 @@ def tensor_exchange(
     tensor = layouts["tensor_parallel"]
     count = 2 + shares.layers + (2 + shares.layers + shares.mlps(model)) * _gathering_mlps(model, layouts)
     size = count * tokens_of_rank(model, layouts) * model.hidden_size * element_bytes(layouts)
-    stride = layouts.per_mesh(RankMesh.stride, "tp")
+    stride = table_groups(layouts, "tensor").stride
     rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
     seconds = 2 * (tensor - 1) / tensor * size / rate
     is_hidden = layouts["tensor_parallel_overlap"] > 0
@@ -50,7 +49,7 @@ def context_exchange(
     count, words = layouts["context_parallel"], "context_transport"
     is_hierarchy = layouts.equals(words, "a2a_p2p") & (count > 1)
     inner, outer = (np.where(is_hierarchy, ranks, 1) for ranks in (INNER_CONTEXT, count // INNER_CONTEXT))
-    stride = layouts.per_mesh(RankMesh.stride, "cp")
+    stride = table_groups(layouts, "context").stride
     of_token = element_bytes(layouts) * tokens_of_rank(model, layouts) / layouts["tensor_parallel"]
     keys, heads = 2 * of_token * model.key_value_size, 2 * of_token * (model.query_size + model.key_value_size)
     passes = 3 + shares.layers

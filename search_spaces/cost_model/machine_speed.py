@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from search_spaces.hardware.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
-from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.table import LayoutTable, combinations_of
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,8 @@ class MachineSpeed:
 
     def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray | bool = True) -> np.ndarray:
         """Bus bandwidth of an all-gather or a reduce-scatter, or where `gathers` is false of an all-reduce."""
-        reduced, gathered = (
-            self._per_group(partial(self.links.collective_gb_per_s, gathers=kind), ranks, stride)
-            if np.any(np.asarray(gathers) == kind)
-            else np.zeros(len(ranks))
-            for kind in (False, True)
-        )
-        return 1e9 * np.where(gathers, gathered, reduced)
+        kinds = np.broadcast_to(gathers, ranks.shape).astype(int)
+        return 1e9 * self._per_group(self.links.collective_gb_per_s, ranks, stride, kinds)
 
     def pair_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """Bandwidth of a rank that sends to the next of its group."""
@@ -65,26 +59,18 @@ class MachineSpeed:
     def latency_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         return 1e-6 * self._per_group(self.links.latency_us, ranks, stride)
 
-    def _per_group(self, what: Callable[[int, int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        """A column of `what(ranks, stride, gpus_per_node)` for groups of these sizes and strides."""
-        # Numbered, not sorted: sorting 100,000 groups takes as long as all else of an exchange.
-        (sizes, size), (strides, step) = _numbered(ranks), _numbered(stride)
-        groups = size * len(strides) + step
-        found = np.zeros(len(sizes) * len(strides))
-        for group in np.flatnonzero(np.bincount(groups)).tolist():
-            found[group] = what(int(sizes[group // len(strides)]), int(strides[group % len(strides)]), self.gpus_per_node)
-        return found[groups]
+    def _per_group(
+        self, what: Callable[..., float], ranks: np.ndarray, stride: np.ndarray, *others: np.ndarray
+    ) -> np.ndarray:
+        """A column of `what(ranks, stride, gpus_per_node, *others)` for groups of these sizes and strides."""
+        firsts, of_row = combinations_of((ranks, stride, *others), len(ranks))
+        of_each = zip(*(column[firsts].tolist() for column in (ranks, stride, *others)), strict=True)
+        return np.array([what(*group[:2], self.gpus_per_node, *group[2:]) for group in of_each], dtype=float)[of_row]
 
     def flops(self, layouts: LayoutTable) -> np.ndarray:
         """FLOP/s of a training's GEMMs in each layout's precision."""
         precisions, rates = zip(*self.gemm_flops, strict=True)
         return np.select([layouts.equals("precision", precision) for precision in precisions], rates)
-
-
-def _numbered(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values of a column of ranks, in order, and each row's index among them."""
-    present = np.bincount(column) > 0
-    return np.flatnonzero(present), (np.cumsum(present) - 1)[column]
 
 
 def _gemm_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:

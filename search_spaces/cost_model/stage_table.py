@@ -10,7 +10,7 @@ import numpy as np
 from search_spaces.engines import ENGINE_PROFILES, LayerSplit
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
 from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, GivenSplit, greedy_stage_layers, stage_layers
-from search_spaces.layouts.table import LayoutTable, decode
+from search_spaces.layouts.table import LayoutTable, combinations_of, decode
 from search_spaces.model_shape import ModelShape
 
 
@@ -97,8 +97,7 @@ class _Split:
     def of(cls, model: ModelShape, layouts: LayoutTable) -> _Split:
         is_v = has_v_schedule(layouts)
         deciding = [*(layouts[name] for name in _OF_SPLIT), is_v.astype(int)]
-        kinds = np.ravel_multi_index(tuple(deciding), [int(column.max(initial=0)) + 1 for column in deciding])
-        _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
+        first, group = combinations_of(deciding, len(layouts))
         experts_before = np.cumsum([0, *(model.has_experts(layer) for layer in range(model.num_layers))])
         layers, experts = np.zeros((2, len(first), int(layouts["pipeline_parallel"].max(initial=1))))
         heads = np.zeros(len(first), dtype=int)

@@ -39,7 +39,6 @@ from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import RankGroups
-from search_spaces.layouts.mesh import RankMesh
 from search_spaces.layouts.placement import table_groups
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
@@ -178,7 +177,7 @@ def _sharded_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTa
     reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
     width = 2 * gathered_weight_bytes(layouts) + reduced
     is_each = engine_column(layouts, lambda engine: engine.gathers_each_parameter).astype(bool)
-    is_slow = layouts.per_mesh(RankMesh.crosses_nodes, "dp", machine.ranks_per_domain) & is_each
+    is_slow = shards.leave(machine.ranks_per_domain) & is_each
     adapter = np.where(is_slow, machine.pair_bytes_per_s(count, stride), np.inf)
     rate = np.minimum(machine.bus_bytes_per_s(count, stride), adapter)
     dense = (model.parameters - model.routed_parameters) / layouts["tensor_parallel"] * (count - 1) / count
@@ -239,7 +238,7 @@ def _between_stages(model: ModelShape, machine: MachineSpeed, layouts: LayoutTab
     tensor-parallel ranks (Narayanan et al., arXiv 2104.04473, section 4.1).
     """
     count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
-    rate = machine.pair_bytes_per_s(count, layouts.per_mesh(RankMesh.stride, "pp"))
+    rate = machine.pair_bytes_per_s(count, table_groups(layouts, "pipeline").stride)
     is_split = (layouts["sequence_parallel"] > 0) | engine_column(layouts, lambda engine: engine.splits_p2p)
     split = np.where(is_split, layouts["tensor_parallel"], 1)
     size = tokens_of_rank(model, layouts) * model.hidden_size * element_bytes(layouts) / split

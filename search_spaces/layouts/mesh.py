@@ -14,8 +14,7 @@ from typing import Any
 class RankMesh:
     """Ranks numbered along named dimensions, the innermost first: `sizes` has the number of ranks along each.
 
-    Where the sizes are columns of a table instead of numbers, so are the world size, strides, blocks and
-    `crosses_nodes`.
+    Where the sizes are columns of a table instead of numbers, so are the world size, strides and blocks.
     """
 
     sizes: Mapping[str, Any]
@@ -47,10 +46,6 @@ class RankMesh:
     def block(self, dim: str) -> Any:
         """Size of the block of consecutive ranks that is filled by groups along a dimension."""
         return self.stride(dim) * self.sizes[dim]
-
-    def crosses_nodes(self, dim: str, ranks_per_node: int) -> Any:
-        """True if groups along a dimension span nodes, or blocks of so many ranks. The ranks fill all of them."""
-        return (self.sizes[dim] > 1) & (ranks_per_node % self.block(dim) != 0)
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Index of a rank along each dimension."""

@@ -107,11 +107,6 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
         values = [[0 if recipe is None else value_of(recipe) or 0 for recipe in of_engine] for of_engine in recipes]
         return np.array(values)[self["engine"], self["matmul_precision"]]
 
-    def per_mesh(self, method: Callable[..., Any], *arguments: Any) -> np.ndarray:
-        """A column of what a method of RankMesh returns for each layout."""
-        values = [method(self.mesh_in(order), *arguments) for order in CHOICES["rank_order"]]
-        return np.choose(self["rank_order"], values)
-
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
         return LayoutTable({**self.columns, **columns})
 
@@ -222,8 +217,9 @@ class _Row(Layout):
 
 def _distinct(column: np.ndarray) -> list[int]:
     """The numbers of a column, ascending."""
-    is_small = column.max(initial=0) <= len(column)
-    return (np.flatnonzero(np.bincount(column)) if is_small else np.unique(column)).tolist()
+    if _is_dense(column):
+        return np.flatnonzero(np.bincount(column)).tolist()
+    return sorted({*column.tolist()})
 
 
 def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -231,24 +227,35 @@ def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarra
     combination. Combinations are sorted by the columns in their order."""
     code, size = np.zeros(rows, dtype=np.int64), 1
     for column in columns:
-        least, most = int(column.min(initial=_MOST)), int(column.max(initial=0))
-        if least >= most:
+        least = column.min(initial=_MOST)
+        if least >= column.max(initial=0):
             continue
-        if size * (most - least + 1) > _MOST:
-            known, code = np.unique(code, return_inverse=True)
-            size = len(known)
-        code, size = code * (most - least + 1) + (column - least), size * (most - least + 1)
-    if size > rows:
-        _, firsts, of_row = np.unique(code, return_index=True, return_inverse=True)
-        return firsts, of_row
-    first = np.full(size, rows)
-    first[code[::-1]] = np.arange(rows)[::-1]  # of those with one code the last assigned stays, which is the first row
-    has_rows = first < rows
-    return first[has_rows], (np.cumsum(has_rows) - 1)[code]
+        number, count = _numbered(column - least)
+        if size * count > _MOST:
+            code, size = _numbered(code)
+        code, size = code * count + number, size * count
+    of_row, count = _numbered(code)
+    first = np.zeros(count, dtype=int)
+    first[of_row[::-1]] = np.arange(rows)[::-1]  # of rows with one number the last assigned stays, which is the first
+    return first, of_row
 
 
 _MOST = 2**62
 """Combinations that a column can number."""
+
+
+def _numbered(column: np.ndarray) -> tuple[np.ndarray, int]:
+    """Index of each row's value among the distinct values of a column from 0 on, in their order, and their number."""
+    if not _is_dense(column):
+        known, number = np.unique(column, return_inverse=True)
+        return number, len(known)
+    place = np.cumsum(np.bincount(column) > 0)
+    return place[column] - 1, int(place[-1]) if len(column) else 0
+
+
+def _is_dense(column: np.ndarray) -> bool:
+    """True if counting the values of a column is faster than sorting them."""
+    return bool(column.max(initial=0) <= 16 * len(column))
 
 
 def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:

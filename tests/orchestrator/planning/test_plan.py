@@ -17,6 +17,7 @@ from orchestrator.planning.plan import (
     Estimates,
     Fits,
     Plan,
+    PlannedLayout,
     assumed_speed_notes,
     expected_trial_s,
     plan_of,
@@ -86,7 +87,7 @@ def test_layouts_of_another_batch_do_not_compete_and_come_last(tmp_path):
 
 def test_a_rows_numbers_agree_with_each_other(spec):
     plan = planned(spec)
-    rows = [row.plain() for row in plan.first()]
+    rows = plan.first()
     assert [row["layout_key"] for row in rows] == [layout.key for layout in plan.layouts]
     for row, layout in zip(rows, plan.layouts, strict=True):
         assert row["tokens_per_sec"] * row["step_time_s"] == pytest.approx(64 * spec.model.seq_length)
@@ -99,10 +100,15 @@ def test_a_rows_numbers_agree_with_each_other(spec):
         assert row["relative_step_time"] == pytest.approx(row["step_time_s"] / rows[0]["step_time_s"])
 
 
+def test_rows_that_are_printed_as_they_are_have_the_form_of_the_schema(spec, tmp_path):
+    for row in (planned(spec).first(1)[0], planned(on_cpu(tmp_path)).first(1)[0]):
+        assert PlannedLayout(**row).plain() == row
+
+
 @pytest.mark.parametrize("checkpoints", [None, Checkpoints(every_s=3600.0, write_gb_per_s=2.0)], ids=["none", "stated"])
 def test_rows_listed_together_say_what_each_layout_alone_does(spec, checkpoints):
     plan = replace(planned(spec), checkpoints=checkpoints)
-    for place, (row, layout) in enumerate(zip([row.plain() for row in plan.first()], plan.layouts, strict=True)):
+    for place, (row, layout) in enumerate(zip(plan.first(), plan.layouts, strict=True)):
         assert (row["layout"], row["fits"], row["mfu"]) == (layout.to_json(), plan.fits(place), plan.mfu(place))
         assert row["verified"] == Verification.of(layout).to_json()
         assert row["training_rate"] == asdict(plan.training_rate(place))
@@ -110,7 +116,7 @@ def test_rows_listed_together_say_what_each_layout_alone_does(spec, checkpoints)
 
 def test_a_row_has_the_interval_of_its_step_time_and_a_note_says_how_many_may_be_faster_than_the_first(spec):
     plan = planned(spec)
-    for row in (each.plain() for each in plan.first(5)):
+    for row in plan.first(5):
         assert row["step_time_low_s"] < row["step_time_s"] < row["step_time_high_s"]
         assert row["step_time_low_s"] * row["step_time_high_s"] == pytest.approx(row["step_time_s"] ** 2)
     text = plan_text(plan, spec, candidates_of(spec), 1, False, True)
@@ -226,7 +232,7 @@ def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path):
 def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
     spec = on_cpu(tmp_path)
     plan = planned(spec)
-    first, second = (row.plain() for row in plan.first(top=2))
+    first, second = plan.first(top=2)
     for name in ("step_time_s", "tokens_per_sec", "mfu", "time_s", "fits"):
         assert first[name] is None
     assert first["relative_step_time"] == 1 <= second["relative_step_time"]
@@ -244,9 +250,10 @@ def test_a_search_by_the_planner_costs_less_than_every_layout_and_more_with_repe
     assert planned(searched(tmp_path, "search.max_trials=4")).expected.guided_trials == 4
 
 
-def test_a_trial_takes_its_start_its_warm_up_and_its_steps():
+def test_a_trial_takes_its_start_its_warm_up_and_its_steps(spec):
     layouts = LayoutTable.of([Layout(), Layout(), Layout(), Layout(grad_accum_steps=240)])
-    estimates = Estimates(np.array([2.0, 2.0, 25.0, 40.0]), {}, np.ones(4), np.array([1.0, 0.0, 1.0, 1.0]))
+    seconds, fit = np.array([2.0, 2.0, 25.0, 40.0]), np.array([1.0, 0.0, 1.0, 1.0])
+    estimates = replace(Estimates.of(task_of(spec), layouts), step_time_s=seconds, fit_probability=fit)
     seconds = expected_trial_s(MeasureRules(min_steps=8, time_limit_s=300), layouts, estimates)
     # A long step is measured by one of 20 micro-batches and one of 40.
     assert seconds.tolist() == [STARTUP_S + 14 * 2, STARTUP_S, STARTUP_S + 300, STARTUP_S + 14 * 40 * 30 / 240]
@@ -256,7 +263,7 @@ def test_a_prediction_is_what_the_plan_shows(spec):
     plan = planned(spec)
     found = predictor(task_of(spec))(plan.layouts[7])
     assert found is not None
-    row = plan.first(top=8)[7].plain()
+    row = plan.first(top=8)[7]
     assert found["step_time_s"] == pytest.approx(row["step_time_s"])
     assert found["peak_memory_gib"] == pytest.approx(row["peak_memory_gib"])
     assert len(found["model_hash"]) == 64

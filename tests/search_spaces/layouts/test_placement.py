@@ -10,10 +10,10 @@ import pytest
 
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links
-from search_spaces.layouts.groups import GROUP_NAMES, expert_mesh, group_names, leaving_groups
+from search_spaces.layouts.groups import GROUP_NAMES, expert_mesh, group_names, leaving_groups, rank_groups
 from search_spaces.layouts.layout import CHOICES, DEGREES, Layout
 from search_spaces.layouts.mesh import RankMesh
-from search_spaces.layouts.placement import leaves_domain
+from search_spaces.layouts.placement import leaves_domain, table_groups
 from search_spaces.layouts.table import LayoutTable
 from tests.sources import ROOT, modules, parsed
 from tests.trials.train.parity import needs_megatron
@@ -184,13 +184,14 @@ def test_a_group_crosses_nodes_where_its_ranks_are_on_two():
     layouts = [Layout(rank_order=order, **given) for order in CHOICES["rank_order"] for given in degrees]
     for ranks_per_node in (4, 6):
         full = [layout for layout in layouts if layout.num_gpus % ranks_per_node == 0]
-        for dim in DEGREES:
+        for dim, name in {"tp": "tensor", "dp": "shards", "pp": "pipeline"}.items():
             expected = [
                 any(len({rank // ranks_per_node for rank in group}) > 1 for group in layout.mesh.groups(dim))
                 for layout in full
             ]
-            assert [layout.mesh.crosses_nodes(dim, ranks_per_node) for layout in full] == expected
-            assert LayoutTable.of(full).per_mesh(RankMesh.crosses_nodes, dim, ranks_per_node).tolist() == expected
+            groups = [rank_groups(name, layout, layout.rank_order) for layout in full]
+            assert [each.leave(ranks_per_node) for each in groups] == expected
+            assert table_groups(LayoutTable.of(full), name).leave(ranks_per_node).tolist() == expected
 
 
 def test_no_other_module_multiplies_parallel_degrees():
