@@ -45,7 +45,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def require_declared(of: Any, code: str, prefix: str = "", fix: str | None = None) -> None:
-    """InputError unless each declared value, or each of a mapping's, is of its type, bounds and words."""
+    """InputError unless each switch, and each value that has bounds or words, or each of a mapping's, is as declared."""
     declaring: type = type(of)
     for name, kind, about, is_optional in _checked_fields(declaring):
         value = getattr(of, name)
@@ -60,8 +60,8 @@ def require_declared(of: Any, code: str, prefix: str = "", fix: str | None = Non
 
 @cache
 def _checked_fields(kind: type) -> list[tuple[str, Any, Mapping[str, Any], bool]]:
-    types, found = field_types(kind), declared_fields(kind)
-    rows = [(name, types[name], f.metadata, f.default is None) for name, f in found.items()]
+    types = field_types(kind)
+    rows = [(f.name, types[f.name], f.metadata, f.default is None) for f in fields(kind)]
     return [row for row in rows if row[1] is bool or {"words", "ge", "gt"} & row[2].keys()]
 
 

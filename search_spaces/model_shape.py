@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from search_spaces.declared import declared, declared_fields, field_types, require_declared
@@ -129,7 +129,7 @@ class ModelShape:
         le=1,
         needs="num_experts",
     )
-    document_length: float | None = None
+    document_length: float | None = field(default=None, metadata={"ge": 1})
     has_dropout: bool = False
     fuses_loss: bool = False
 
@@ -146,7 +146,7 @@ class ModelShape:
         if self.attention_head_size is None:
             self._require_divisible("hidden_size", "num_attention_heads")
         self._require_divisible("num_attention_heads", "num_key_value_heads")
-        if self.document_length is not None and not 1 <= self.document_length <= self.seq_length:
+        if (self.document_length or 0) > self.seq_length:
             raise _bad("document_length", self.document_length, f"a number from 1 to seq_length {self.seq_length}")
         if self.num_experts is not None:
             self._require_experts(self.num_experts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -190,10 +191,16 @@ def test_attention_is_counted_by_document():
     assert replace(packed, sliding_window=16).attended_positions == LLAMA.num_layers * 8
 
 
-@pytest.mark.parametrize("length", [0.5, 33])
+@pytest.mark.parametrize("length", [0.5, 33, "8", True, math.nan])
 def test_a_document_longer_than_its_sequence_or_none_is_refused(length):
     with pytest.raises(InputError, match="document_length"):
         replace(LLAMA, document_length=length)
+
+
+@pytest.mark.parametrize("name", ["has_dropout", "fuses_loss"])
+def test_what_follows_from_the_trainers_options_is_true_or_false(name):
+    with pytest.raises(InputError, match=f"{name} is 'no'|{name} is no"):
+        replace(LLAMA, **{name: "no"})
 
 
 @pytest.mark.parametrize(
