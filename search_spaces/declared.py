@@ -45,7 +45,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def require_declared(of: Any, code: str, prefix: str = "", fix: str | None = None) -> None:
-    """InputError unless each switch, and each value that has bounds or words, or each of a mapping's, is as declared."""
+    """InputError unless switches and values with bounds or words, of a mapping each, are as declared."""
     declaring: type = type(of)
     for name, kind, about, is_optional in _checked_fields(declaring):
         value = getattr(of, name)
