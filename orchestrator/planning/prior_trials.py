@@ -173,7 +173,9 @@ def _trials_by_search(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Searc
     for search_id, data in reader.newest(_MAX_LISTED):
         try:
             if _is_comparable(data, spec):
-                yield _trials_of(reader.search(search_id), SearchSpec.from_json(data))
+                record, damaged = reader.readable(search_id)
+                found = _trials_of(record, SearchSpec.from_json(data))
+                yield replace(found, damaged=found.damaged + damaged)
         except (LedgerDamaged, *_UNREADABLE):
             yield _SearchTrials(damaged=1)
 

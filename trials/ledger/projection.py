@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
@@ -77,15 +78,33 @@ def load(
 
     ValueError for rows that no search writes.
     """
+    search, trials = _stored(connection, search_id, known)
+    return None if search is None else decode(SearchRecord, search | {"trials": trials})
+
+
+def load_readable(connection: Connection, search_id: str) -> tuple[SearchRecord, int] | None:
+    """`load` without the trials that have values which no search writes, and the number of these."""
+    search, trials = _stored(connection, search_id, None)
+    if search is None:
+        return None
+    found = []
+    for trial in trials:
+        with suppress(ValueError):
+            found.append(decode(Trial, trial))
+    return replace(decode(SearchRecord, search), trials=tuple(found)), len(trials) - len(found)
+
+
+def _stored(
+    connection: Connection, search_id: str, known: Mapping[str, Collection[str]] | None
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Rows of a search, None for an unknown one, and of its trials with their attempts, as the codec reads them."""
     found = [_rows(connection, kind, table, search_id, known) for kind, table in _TABLES.items()]
     searches, trials, attempts = found
-    if not searches:
-        return None
     of_trial = defaultdict(list)
     for attempt in attempts:
         of_trial[attempt["trial"]].append(attempt)
     with_attempts = [trial | {"attempts": sorted(of_trial[trial["trial"]], key=_number)} for trial in trials]
-    return decode(SearchRecord, searches[0] | {"trials": with_attempts})
+    return (searches[0] if searches else None), with_attempts
 
 
 def _number(attempt: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ from search_spaces.errors import InputError
 from trials.ledger.commands import Command, pending
 from trials.ledger.database import checked_rows, open_to_read, retry_while_busy
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.ledger.projection import load
+from trials.ledger.projection import load, load_readable
 from trials.ledger.tables import SEARCH, TRIAL
 from trials.trial import UtcSeconds
 
@@ -60,6 +60,13 @@ class LedgerReader:
         found = self._read(lambda connection: load(connection, search_id), None)
         if found is None:
             raise _unknown(search_id, [s.search_id for s in self.searches()])
+        return found
+
+    def readable(self, search_id: str) -> tuple[SearchRecord, int]:
+        """`search` without its damaged trials, and the number of these."""
+        found = self._read(lambda connection: load_readable(connection, search_id), None)
+        if found is None:
+            raise _unknown(search_id, [])
         return found
 
     def searches(self) -> list[SearchSummary]:
