@@ -221,17 +221,24 @@ def _require_same_file(path: Path, _connection: Any, record: Any, _proxy: Any) -
 
 
 def _prepare(engine: Engine, may_rebuild: bool) -> None:
-    with engine.begin() as connection:
-        if engine.dialect.name != "sqlite":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+    with _locked(engine) as connection:
         found = _schema(connection)
         if found is None:
             _create_tables(connection)
-        elif found != SCHEMA:
-            _rebuild(connection, found, may_rebuild)
+    if found is not None and found != SCHEMA:
+        _rebuild(engine, found, may_rebuild)
     if engine.dialect.name == "sqlite":  # only now, so that a rejected database stays unchanged
         with closing(engine.raw_connection()) as raw:
             raw.cursor().execute("PRAGMA journal_mode = WAL")
+
+
+@contextmanager
+def _locked(engine: Engine) -> Iterator[Connection]:
+    """A transaction in which no other process prepares the ledger."""
+    with engine.begin() as connection:
+        if engine.dialect.name != "sqlite":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+        yield connection
 
 
 def _schema(connection: Connection) -> str | None:
@@ -256,24 +263,40 @@ def _create_tables(connection: Connection) -> None:
     connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:schema)"), {"schema": SCHEMA})
 
 
-def _rebuild(connection: Connection, found: str, may_rebuild: bool) -> None:
-    """Replace the tables by those of this schema, with the same searches, in this transaction."""
-    from trials.ledger.outdated import carry_over, read_outdated  # seldom needed
+def _rebuild(engine: Engine, found: str, may_rebuild: bool) -> None:
+    """Replace the tables by those of this schema, with the same searches, in one transaction.
+
+    Journals may be many, on a slow file system: they are read before the transaction, for whose lock others wait.
+    """
+    from trials.ledger.outdated import carry_over, read_journals, read_outdated, specs_of  # seldom needed
 
     words = f"the ledger has schema {found}, this Parlay reads schema {SCHEMA}"
-    is_file = connection.dialect.name == "sqlite"
+    is_file = engine.dialect.name == "sqlite"
     if not is_file and not may_rebuild:
         raise _refused(words, "let nobody use it with another version of Parlay meanwhile")
-    try:
-        before = read_outdated(connection)
-    except SQLAlchemyError as error:  # no tables of a Parlay that this one knows
-        raise _refused(words, "use the Parlay that wrote it, or name another ledger") from error
-    kept = f": it is kept as {_back_up(Path(connection.engine.url.database or ''), found)}" if is_file else ""
-    METADATA.drop_all(connection)
-    connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
-    _create_tables(connection)
-    carry_over(connection, before)
+    with engine.begin() as connection, _reading_outdated(words):
+        specs = specs_of(connection)
+    journals = read_journals(specs)
+    with _locked(engine) as connection:
+        if _schema(connection) != found:
+            return  # rebuilt by another process meanwhile
+        with _reading_outdated(words):
+            before = read_outdated(connection, journals)
+        kept = f": it is kept as {_back_up(Path(engine.url.database or ''), found)}" if is_file else ""
+        METADATA.drop_all(connection)
+        connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
+        _create_tables(connection)
+        carry_over(connection, before)
     _log.warning(f"{words}{kept}, and rebuilt: {before.words}")
+
+
+@contextmanager
+def _reading_outdated(words: str) -> Iterator[None]:
+    """Within this block tables of another schema are read; InputError where no Parlay known to this one made them."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise _refused(words, "use the Parlay that wrote it, or name another ledger") from error
 
 
 def _back_up(path: Path, schema: str) -> Path:

@@ -43,15 +43,26 @@ class OutdatedLedger:
         return words
 
 
-def read_outdated(connection: Connection) -> OutdatedLedger:
-    """Read all searches: from the journals in the folders that their rows name, else from their rows, as far as these
-    have columns of ours. A folder is only read."""
+def specs_of(connection: Connection) -> dict[str, str]:
+    """Specs of all searches by id, as text."""
+    return dict(connection.execute(select(SEARCH.c.search_id, cast(SEARCH.c.spec, String))).tuples().all())
+
+
+def read_journals(specs: Mapping[str, str]) -> dict[str, SearchRecord]:
+    """Searches by id, from the journals in the folders that their specs name; without those that cannot be read there.
+    A folder is only read."""
+    found = {search_id: _by_journal(search_id, spec) for search_id, spec in specs.items()}
+    return {search_id: record for search_id, record in found.items() if record is not None}
+
+
+def read_outdated(connection: Connection, journals: Mapping[str, SearchRecord]) -> OutdatedLedger:
+    """Read all searches: from these journals, else from their rows, as far as these have columns of ours."""
     tables = inspect(connection)
     known = {name: {column["name"] for column in tables.get_columns(name)} for name in METADATA.tables}
     by_journal, by_rows, unread = [], [], []
-    for search_id, spec in connection.execute(select(SEARCH.c.search_id, cast(SEARCH.c.spec, String))).all():
-        if (record := _by_journal(search_id, spec)) is not None:
-            by_journal.append(record)
+    for search_id in specs_of(connection):
+        if search_id in journals:
+            by_journal.append(journals[search_id])
         elif (record := _by_rows(connection, search_id, known)) is not None:
             by_rows.append(record)
         else:

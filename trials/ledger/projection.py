@@ -74,7 +74,8 @@ def store(connection: Connection, search: SearchRecord, trials: Collection[str] 
 def load(
     connection: Connection, search_id: str, known: Mapping[str, Collection[str]] | None = None
 ) -> SearchRecord | None:
-    """The stored search; None for an unknown one. `known` are the columns by table, where they are of another schema.
+    """The stored search; None for an unknown one. `known` are the columns by table, where they are of another schema:
+    its trials are in the order of their numbers.
 
     ValueError for rows that no search writes.
     """
@@ -103,12 +104,14 @@ def _stored(
     of_trial = defaultdict(list)
     for attempt in attempts:
         of_trial[attempt["trial"]].append(attempt)
-    with_attempts = [trial | {"attempts": sorted(of_trial[trial["trial"]], key=_number)} for trial in trials]
-    return (searches[0] if searches else None), with_attempts
+    with_attempts = [trial | {"attempts": _in_order(of_trial[trial["trial"]], "attempt")} for trial in trials]
+    in_order = with_attempts if known is None else _in_order(with_attempts, "trial")
+    return (searches[0] if searches else None), in_order
 
 
-def _number(attempt: Mapping[str, Any]) -> int:
-    return int(attempt["attempt"][1:])
+def _in_order(rows: Iterable[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Rows in the order of the numbers in their names: t9999 before t10000."""
+    return sorted(rows, key=lambda row: (len(row[name]), row[name]))
 
 
 _TABLES: Mapping[type, Table] = {SearchRecord: SEARCH, Trial: TRIAL, Attempt: ATTEMPT}
@@ -117,7 +120,7 @@ _TABLES: Mapping[type, Table] = {SearchRecord: SEARCH, Trial: TRIAL, Attempt: AT
 def _rows(
     connection: Connection, kind: type, table: Table, search_id: str, known: Mapping[str, Collection[str]] | None
 ) -> list[dict[str, Any]]:
-    """Rows of a search as fields of this dataclass, trials in the order of their proposals."""
+    """Rows of a search as fields of this dataclass, trials in the order of their proposals unless `known` is given."""
     columns = [table.c[f.name] for f in fields(kind) if f.name in table.c]
     if known is not None:
         columns = [column for column in columns if column.name in known[table.name]]

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from trials.ledger.database import (
     put_aside_damaged,
     retry_while_busy,
 )
+from trials.ledger.events import Event
+from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import SCHEMA
 from trials.ledger.writer import LedgerWriter
@@ -121,6 +124,35 @@ def test_a_ledger_of_another_schema_is_put_aside_and_rebuilt_from_journals_and_r
     assert f"schema 2, this Parlay reads schema {SCHEMA}: it is kept as {aside}" in said
     assert "1 search from their journals, 1 from rows alone" in said
     assert "1 without a folder or rows that can be read stay behind: lost-aaaaaa" in said
+
+
+def test_others_use_a_ledger_of_another_schema_while_its_journals_are_read(path, url, tmp_path, monkeypatch):
+    in_folder(url, tmp_path, "kept-aaaaaa")
+    altered(path, f"UPDATE {VERSION_TABLE} SET version_num = '2'")
+    read = Journal.read
+
+    def read_slowly(journal: Journal) -> list[Event]:
+        with closing(sqlite3.connect(path, timeout=0)) as other:
+            other.execute("INSERT INTO command (search_id, kind, at) VALUES ('kept-aaaaaa', 'cancel', '1970')")
+            other.commit()
+        return read(journal)
+
+    monkeypatch.setattr(Journal, "read", read_slowly)
+    LedgerWriter(url).close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT search_id, at FROM command").fetchall() == [("kept-aaaaaa", "1970")]
+
+
+def test_trials_known_by_rows_of_another_schema_are_in_the_order_of_their_numbers(path, url, tmp_path):
+    numbers = [10001, 10000, 9999, 2]
+    story = in_folder(url, tmp_path, "gone-aaaaaa", has_journal=False)
+    trials = [replace(story.search.trials[0], trial=f"t{number:04d}", attempts=()) for number in numbers]
+    writer = LedgerWriter(url)
+    writer.replace(replace(story.search, trials=tuple(trials)), str(tmp_path / "gone-aaaaaa"))
+    writer.close()
+    altered(path, f"UPDATE {VERSION_TABLE} SET version_num = '2'")
+    names = [trial.trial for trial in LedgerReader(url).search("gone-aaaaaa").trials]
+    assert names == [f"t{number:04d}" for number in sorted(numbers)]
 
 
 @pytest.mark.processes
