@@ -1,7 +1,7 @@
 """Processes of one node's ranks: started together, supervised, and ended reliably.
 
-Standard library only and independent of other modules of Parlay but process_identity: the code runs in the driver and
-is pickled by value to the nodes of a Ray cluster, where Parlay need not be installed. Linux only.
+Standard library only and independent of other modules of Parlay but process_identity and kernel_oom: the code runs in
+the driver and is pickled by value to the nodes of a Ray cluster, where Parlay need not be installed. Linux only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from orchestrator.common.process_identity import boot_id, start_ticks
+from trials.ranks.kernel_oom import count_oom_kills
 
 PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 """Variables for the Python that runs Parlay, which ranks do not inherit."""
@@ -358,24 +358,6 @@ def surviving_ranks(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
     """Return those of these ranks that run on this host."""
     here = socket.gethostname(), boot_id()
     return tuple(r for r in ranks if (r.host, r.boot_id) == here and start_ticks(r.pid) == r.start_ticks)
-
-
-def count_oom_kills() -> int:
-    """Return the kernel's out-of-memory kills so far: in our control group, else on this machine."""
-    for path in (*_cgroup_memory_events(), Path("/proc/vmstat")):
-        with suppress(OSError):
-            counters = dict(line.split()[:2] for line in path.read_text().splitlines())
-            if "oom_kill" in counters:
-                return int(counters["oom_kill"])
-    return 0
-
-
-def _cgroup_memory_events() -> list[Path]:
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                return [Path("/sys/fs/cgroup" + line[3:]) / "memory.events"]
-    return []
 
 
 def _await_group_end(pid: int, timeout_s: float) -> float:
