@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -71,8 +70,8 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     outcome = None
     if env.rank == 0:
         hosts = [rank.host for rank in rank_hosts]
-        fullest = fullest_rank([_memory_of(count) for count in counts], hosts, spec.measure.memory_limit_gib)
-        metrics = replace(_metrics(spec, loop, counts, device, startup, fullest), **load, **energy)
+        fullest = fullest_rank([count.memory for count in counts], hosts, spec.measure.memory_limit_gib)
+        metrics = replace(_metrics(spec, loop, counts, startup, fullest), **load, **energy)
         proof = layout_proof(spec, counts, loop.micro_batches, loop.extrapolation)
         if energy:
             found["energy_counter"] = loop.energy.library
@@ -91,12 +90,11 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         add_breakdown(spec, loop, device, report, outcome)
 
 
-def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, Any]:
+def _peak_memory(ranks: Sequence[RankMemory]) -> dict[str, Any]:
     """Maximum over all ranks; a GPU allocator's peak is absent on a CPU."""
-    fields = {"peak_memory_gib": max(c.peak_gib for c in counts)}
-    if not device.is_cpu:
-        fields["peak_memory_allocated_gib"] = max(c.peak_allocated_gib for c in counts)
-    return fields
+    allocated = [memory.peak_allocated_gib for memory in ranks if memory.peak_allocated_gib is not None]
+    fields = {"peak_memory_gib": max(memory.peak_gib for memory in ranks)}
+    return fields | {"peak_memory_allocated_gib": max(allocated)} if allocated else fields
 
 
 def flags_of(
@@ -143,42 +141,12 @@ def _training_config(spec: TrialSpec, device: Device) -> TrainingConfig:
 
 
 def _rank_count(engine: Engine, device: Device, outside_gib: float | None) -> RankCount:
-    counts = engine.counts()
     return RankCount(
         **asdict(engine.group_sizes()),
-        parameters=counts.parameters,
-        optimizer_parameters=counts.optimizer_parameters,
-        micro_batches=counts.micro_batches,
-        samples=counts.samples,
-        peak_gib=device.peak_gib(),
-        peak_allocated_gib=device.peak_allocated_gib() or 0.0,
+        **asdict(engine.counts()),
+        memory=device.peak_memory(outside_gib),
         host_available_gib=available_gib(),
-        outside_gib=_or_nan(outside_gib),
-        device_total_gib=_or_nan(device.total_gib()),
-        inactive_split_gib=_or_nan(device.peak_inactive_split_gib()),
-        alloc_retries=_or_nan(device.alloc_retries()),
     )
-
-
-def _memory_of(count: RankCount) -> RankMemory:
-    is_cpu = math.isnan(count.device_total_gib)
-    retries = _or_none(count.alloc_retries)
-    return RankMemory(
-        count.peak_gib,
-        peak_allocated_gib=None if is_cpu else count.peak_allocated_gib,
-        outside_gib=_or_none(count.outside_gib),
-        total_gib=_or_none(count.device_total_gib),
-        inactive_split_gib=_or_none(count.inactive_split_gib),
-        alloc_retries=None if retries is None else int(retries),
-    )
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _expert_load(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[str, Any]:
@@ -210,13 +178,12 @@ def _metrics(
     spec: TrialSpec,
     loop: TrainingLoop,
     counts: Sequence[RankCount],
-    device: Device,
     startup: Startup,
     fullest: FullestRank,
 ) -> MeasuredMetrics:
     available_gib = min(c.host_available_gib for c in counts)
     metrics = measured_metrics(spec, loop.records, loop.extrapolation, available_gib)
-    others = epoch_fields(spec, loop.records) | peak_memory(counts, device) | startup.fields()
+    others = epoch_fields(spec, loop.records) | _peak_memory([c.memory for c in counts]) | startup.fields()
     others |= device_memory_fields(loop.records, fullest)
     return replace(metrics, **others)
 

@@ -13,6 +13,7 @@ from statistics import median
 
 import torch
 
+from trials.measurement.device_memory import RankMemory
 from trials.measurement.protocol import PROBE_SIZE
 from trials.ranks.failures import TrialFailure
 from trials.trial import FailureReason, TrialSpec
@@ -63,31 +64,21 @@ class Device:
         free, total = torch.cuda.mem_get_info(self.torch_device)
         return (total - free) / GIB
 
-    def total_gib(self) -> float | None:
-        return None if self.is_cpu else torch.cuda.mem_get_info(self.torch_device)[1] / GIB
-
-    def peak_inactive_split_gib(self) -> float | None:
-        """Most that the allocator had free in blocks of which another part was in use; None on a CPU."""
-        found = None if self.is_cpu else self._statistic("inactive_split_bytes.all.peak")
-        return None if found is None else found / GIB
-
-    def alloc_retries(self) -> int | None:
-        """Allocations since `reset_peak` that failed until the allocator had given back what it kept; None on a CPU."""
-        return None if self.is_cpu else self._statistic("num_alloc_retries")
-
-    def _statistic(self, name: str) -> int | None:
-        found = torch.cuda.memory_stats(self.torch_device).get(name)
-        return None if found is None else int(found)
-
-    def peak_allocated_gib(self) -> float | None:
-        return None if self.is_cpu else torch.cuda.max_memory_allocated(self.torch_device) / GIB
-
-    def peak_gib(self) -> float:
-        """Peak memory of this rank: reserved by the allocator on a GPU, resident on a CPU."""
+    def peak_memory(self, outside_gib: float | None) -> RankMemory:
+        """Peaks of this rank since `reset_peak`; `outside_gib` is the most that was used of a GPU and not reserved."""
         if self.is_cpu:
             # Not getrusage, whose ru_maxrss a child inherits from its parent.
-            return _status_kib("VmHWM") / 2**20
-        return torch.cuda.max_memory_reserved(self.torch_device) / GIB
+            return RankMemory(_status_kib("VmHWM") / 2**20)
+        statistics = torch.cuda.memory_stats(self.torch_device)
+        inactive_bytes = statistics.get("inactive_split_bytes.all.peak")
+        return RankMemory(
+            torch.cuda.max_memory_reserved(self.torch_device) / GIB,
+            peak_allocated_gib=torch.cuda.max_memory_allocated(self.torch_device) / GIB,
+            outside_gib=outside_gib,
+            total_gib=torch.cuda.mem_get_info(self.torch_device)[1] / GIB,
+            inactive_split_gib=None if inactive_bytes is None else inactive_bytes / GIB,
+            alloc_retries=statistics.get("num_alloc_retries"),
+        )
 
     def reset_peak(self) -> None:
         """Reset a GPU's peak, since drawing whole weights before slicing them is not part of training."""

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from search_spaces.decoding import decode, encode
 from search_spaces.model_shape import ModelShape
+from trials.measurement.device_memory import RankMemory
 
 MAX_JSON_BYTES = 16 * 2**20
 """Limit of one rank's JSON. A profile of ten thousand transfers takes a megabyte."""
@@ -52,26 +54,21 @@ class RankStep:
 
 @dataclass(frozen=True)
 class RankCount:
-    """One rank's counts over the whole trial, as in `EngineCounts`, its memory as in `RankMemory` (nan for None), and
-    its host's free memory at the end."""
+    """One rank's counts over the whole trial, as in `GroupSizes` and `EngineCounts`, its memory, and its host's free
+    memory at the end."""
 
-    tensor_parallel: float
-    pipeline_parallel: float
-    data_parallel: float
-    parameters: float
-    optimizer_parameters: float
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    parameters: int
+    optimizer_parameters: int
     micro_batches: float
-    samples: float
-    peak_gib: float
-    peak_allocated_gib: float
+    samples: int
+    memory: RankMemory
     host_available_gib: float
-    outside_gib: float = math.nan
-    device_total_gib: float = math.nan
-    inactive_split_gib: float = math.nan
-    alloc_retries: float = math.nan
-    expert_parallel: float = 1
-    expert_tensor_parallel: float = 1
-    context_parallel: float = 1
+    expert_parallel: int = 1
+    expert_tensor_parallel: int = 1
+    context_parallel: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def gather_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
 
 def gather_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
     """Every rank's counts, in rank order. Collective over the world."""
-    return [RankCount(*row) for row in _gather(astuple(mine), device)]
+    return [decode(RankCount, count) for count in gather_json(encode(mine), device)]
 
 
 def sum_expert_tokens(mine: Mapping[int, torch.Tensor], model: ModelShape, device: torch.device) -> list[list[float]]:

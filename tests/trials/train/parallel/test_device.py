@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
+from trials.measurement.device_memory import RankMemory
 from trials.measurement.energy import RankEnergy
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel import collective_waits, device, energy
@@ -147,12 +148,16 @@ def test_what_is_used_is_told_apart_from_what_the_allocator_reserved_and_what_no
     statistics = {"inactive_split_bytes.all.peak": 3 * GIB, "num_alloc_retries": 2}
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda asked: statistics)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda asked: 40 * GIB)
-    assert (GPU_0.used_gib(), GPU_0.reserved_gib(), GPU_0.total_gib()) == (42.0, 40.0, 80.0)
-    assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (3.0, 2)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda asked: 41 * GIB)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda asked: 30 * GIB)
+    assert (GPU_0.used_gib(), GPU_0.reserved_gib()) == (42.0, 40.0)
+    known = RankMemory(41.0, peak_allocated_gib=30.0, outside_gib=1.5, total_gib=80.0)
+    assert GPU_0.peak_memory(1.5) == replace(known, inactive_split_gib=3.0, alloc_retries=2)
     statistics.clear()
-    assert (GPU_0.peak_inactive_split_gib(), GPU_0.alloc_retries()) == (None, None)
+    assert GPU_0.peak_memory(1.5) == known
     cpu = open_device(make_spec(Layout()), local_rank=0)
-    assert (cpu.used_gib(), cpu.total_gib(), cpu.peak_inactive_split_gib(), cpu.alloc_retries()) == (None,) * 4
+    resident = cpu.peak_memory(None)
+    assert (cpu.used_gib(), resident) == (None, RankMemory(resident.peak_gib))
     assert cpu.probe_ms() is Utilization(cpu).sample() is None
 
 

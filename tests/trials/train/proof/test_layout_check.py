@@ -11,6 +11,7 @@ from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
 from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.attempt_result import LaunchStatus, Liveness, classify, expected_proof
+from trials.measurement.device_memory import RankMemory
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.parallel.gather import RankCount
 from trials.train.proof.host_memory import available_gib
@@ -22,7 +23,7 @@ PLANNED = [3] * 10
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3)
 SPEC = make_spec(LAYOUT)
 FIRST_STAGE = MODEL.parameters // 3
-MEMORY = {"peak_gib": 1.0, "peak_allocated_gib": 0.0, "host_available_gib": 9.0}
+MEMORY = {"memory": RankMemory(1.0), "host_available_gib": 9.0}
 RIGHT = RankCount(1, 2, 2, FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, **MEMORY)
 # Rank order is tensor, data, stage: the first two ranks are the data-parallel ranks of the first stage.
 LAST_STAGE = MODEL.parameters - FIRST_STAGE
