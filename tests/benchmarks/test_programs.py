@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks import driver, gpu, planner_speed
-from benchmarks.replays import LOOP, slowed_copy, summaries
 from tests.sources import ROOT
 from trials.ranks.engine_packages import PACKAGES
-from trials.train.measurement import loop
 
 
 @pytest.mark.slow
@@ -82,31 +78,3 @@ def test_every_case_on_a_gpu_has_a_prediction(name):
     assert layout.global_batch_size == gpu.GLOBAL_BATCH_SIZE
     assert 0.1 < found["step_time_s"] < 10
     assert 8 < found["peak_memory_gib"] < 80
-
-
-def test_the_slower_copy_waits_once_in_a_step_before_its_clock_is_read(tmp_path: Path):
-    recipe = tmp_path / "recipe"
-    (recipe / LOOP).parent.mkdir(parents=True)
-    (recipe / LOOP).write_text(Path(loop.__file__).read_text())
-    lines = (slowed_copy(recipe, tmp_path / "slower", 0.15) / LOOP).read_text().splitlines()
-    planted = [number for number, line in enumerate(lines) if "time.sleep(" in line]
-    assert [lines[number].strip() for number in planted] == ["time.sleep(0.15 * (time.perf_counter() - started))"]
-    assert lines[planted[0] + 1].strip() == "step_time_s = time.perf_counter() - started"
-    ast.parse("\n".join(lines))
-    assert "time.sleep(" not in (recipe / LOOP).read_text()
-    (recipe / LOOP).write_text("step_time_s = 1.0\n")
-    with pytest.raises(ValueError, match="does not end a step"):
-        slowed_copy(recipe, tmp_path / "another", 0.15)
-
-
-def test_verdicts_are_counted_apart_for_each_slow_down():
-    told = [
-        *((0.0, "reproduced", 1.01, None), (0.15, "slower", 0.87, None), (0.0, "inconclusive", 0.94, None)),
-        *((0.15, "inconclusive", 0.2, "node_failure: n1 is gone"), (0.0, "reproduced", 1.0, None)),
-    ]
-    lines = [dict(zip(("slower", "verdict", "ratio", "detail"), each, strict=True)) for each in told]
-    same, slower = summaries(lines)
-    assert same["verdicts"] == {"reproduced": 2, "inconclusive": 1}
-    assert (same["replays"], same["ratio_min"], same["ratio_median"], same["ratio_max"]) == (3, 0.94, 1.0, 1.01)
-    assert slower["verdicts"] == {"slower": 1, "inconclusive": 1}
-    assert (slower["ratio_min"], slower["ratio_max"]) == (0.87, 0.87)

@@ -364,18 +364,11 @@ def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing_and_it_
         bench.launcher.launch(request)
 
 
-@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
-def test_the_time_limit_ends_an_attempt(bench):
-    request, status = ended(bench, "hang", time_limit_s=0.5)
-    assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.TIME_LIMIT)
-    assert result_of(request, status).state is TrialState.FAILED
-    assert not bench.has_processes(request)
-
-
 @pytest.mark.parametrize("bench", [*IN_SECONDS, RAY_WARM], indirect=True)
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench):
-    _, status = ended(bench, "ignore_sigterm", time_limit_s=2.0)
-    assert status.reason is FailureReason.TIME_LIMIT
+    request, status = ended(bench, "ignore_sigterm", time_limit_s=2.0)
+    assert (status.reason, result_of(request, status).state) == (FailureReason.TIME_LIMIT, TrialState.FAILED)
+    assert not bench.has_processes(request)
     assert 2.0 <= status.ended_at - status.started_at <= bench.longest_s(2.0)
 
 

@@ -115,9 +115,3 @@ def test_a_whole_import_loads_and_its_baseline_is_the_files_layout_and_can_be_pl
     space = candidates_of(load_search_file(tmp_path / "search.yaml"))
     assert space.baseline in space.layouts
     assert space.baseline == replace(space.baseline, **read(name).layout).canonical()
-
-
-def test_no_secret_is_written():
-    text, notes = render_from(CORPUS / "secrets.sh")
-    assert "SECRET" in (CORPUS / "secrets.sh").read_text(encoding="utf-8")
-    assert "SECRET" not in text + " ".join(notes)

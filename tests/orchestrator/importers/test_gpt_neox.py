@@ -40,9 +40,7 @@ def test_a_value_has_its_line_hyphens_are_underscores_and_what_is_not_read_is_na
     [
         ({"pipe_parallel_size": 0}, "pipeline_parallel", 1),
         ({"global_num_gpus": 8, "model_parallel_size": 2, "pipe_parallel_size": 2}, "data_parallel", 2),
-        ({"train_batch_size": 64, "gradient_accumulation_steps": 4}, "data_parallel", 4),
         ({"train_batch_size": 64}, "data_parallel", 16),
-        ({"num_nodes": 2, "num_gpus": 4}, "data_parallel", 8),
         ({"num_nodes": -1, "num_gpus": -1}, "data_parallel", None),
         (NO_MICRO | {"train_batch_size": 64, "global_num_gpus": 8}, "micro_batch_size", 8),
         ({"te_mha": True, "precision": "bfloat16"}, "attention_kernel", "flash"),
@@ -80,11 +78,9 @@ def test_defaults_are_those_of_gpt_neox_and_open_in_one_of_several_files():
     ("keys", "rule"),
     [
         ({"attention_config": [[["flash"], 6], [["global"], 6]]}, "attention_kernel is math"),
-        ({"sliding_window_width": 4096}, "model.sliding_window is not written for this trainer"),
         ({"pos_emb": "alibi"}, "position_embedding is written learned or rotary"),
         ({"mlp_type": "llama", "activation": "silu"}, "has its gate by its activation, swiglu"),
         ({"activation": "mish"}, "one of silu, relu, gelu"),
-        ({"use_qk_layernorm": True}, "qk_norm is written false"),
         ({"train_impl": "dpo"}, "a search pretrains a GPT"),
         ({"use_bias_in_mlp": False}, "both have biases, or neither has"),
         ({"pipe_partition_method": "parameters", "pipe_parallel_size": 2}, "uneven pipeline stages"),

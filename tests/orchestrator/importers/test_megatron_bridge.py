@@ -78,20 +78,6 @@ def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, e
 
 
 @pytest.mark.parametrize(
-    ("keys", "named"),
-    [
-        ({"comm_overlap__overlap_moe_expert_parallel_comm": True}, "comm_overlap.overlap_moe_expert_parallel_comm"),
-        ({"model__cpu_offloading_num_layers": 4}, "model.cpu_offloading_num_layers"),
-        ({"mixed_precision": {"bf16": True, "first_last_layers_bf16": True}}, "mixed_precision.first_last_layers_bf16"),
-        ({"mixed_precision": "bf16_with_fp8_current_scaling_mixed"}, "mixed_precision.first_last_layers_bf16"),
-        ({"model__hierarchical_context_parallel_sizes": [4, 2]}, "model.hierarchical_context_parallel_sizes"),
-    ],
-)
-def test_what_no_axis_has_is_named_in_a_note(keys, named):
-    assert f"Not read: {named}." in read(**keys).notes
-
-
-@pytest.mark.parametrize(
     ("keys", "rule"),
     [
         ({"mixed_precision": "fp32"}, "precision is bf16 or fp16"),
@@ -99,9 +85,7 @@ def test_what_no_axis_has_is_named_in_a_note(keys, named):
             {"mixed_precision": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "custom"}},
             "the recipes delayed, tensorwise",
         ),
-        ({"mixed_precision": [1]}, "precision is bf16 or fp16"),
         ({**STAGES, "model__pipeline_model_parallel_layout": [1]}, "the text has E"),
-        ({"model__position_embedding_type": "yarn"}, "position_embedding is written "),
         ({"model__is_hybrid_model": True}, "no field of the model section"),
         ({"peft": {"_target_": "megatron.bridge.peft.lora.LoRA"}}, "pretrains a whole GPT"),
     ],
@@ -174,6 +158,10 @@ def test_what_no_row_reads_is_named(name):
             "Trials run --attention-backend flash",
         ),
         ({"model__hidden_dropout": 0.1}, "Trials train without dropout; the overrides set hidden_dropout."),
+        (
+            {"mixed_precision": "bf16_with_fp8_current_scaling_mixed"},
+            "Not read: mixed_precision.first_last_layers_bf16.",
+        ),
         ({"model__activation_func": "core.fused.quick_gelu"}, "model.activation_func is quick_gelu; the MLP"),
         (BLOCK, f"{UNREAD} pipeline_parallel, virtual_pipeline_stages, pipeline_split, first_stage_layers"),
         ({"model__tensor_model_parallel_size": "${TP}"}, "model.tensor_model_parallel_size is '${TP}', which was not"),

@@ -43,13 +43,9 @@ def test_defaults_are_those_of_nanotron():
     ("name", "value", "rule"),
     [
         ("model.model_config._attn_implementation", "ring_flash_triton", "context parallelism"),
-        ("model.model_config._attn_implementation", "flex_attention", "attention_kernel is math or flash"),
-        ("model.dtype", "float64", "precision is written bfloat16, float16 or float32"),
-        ("parallelism.tp_mode", "SCATTER", "sequence_parallel is written ALL_REDUCE or REDUCE_SCATTER"),
         ("optimizer.zero_stage", 3, "zero_stage is written 0 or 1"),
         ("parallelism.expert_parallel_size", 2, "experts are not read"),
         ("model.model_config.sliding_window_size", 4096, "model.sliding_window is not written for this trainer"),
-        ("model.model_config.rope_scaling", {"factor": 8.0}, "no field of the model section expresses it"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(name, value, rule):

@@ -9,7 +9,6 @@ import yaml
 
 from orchestrator.recipe.exports import TITLES, ExportStatus, exports
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_of, our_spec
-from tests.sources import ROOT
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 
 COMMAND = {"template": "{python} train.py --tp {tensor_parallel} {zero_stage=1:--shard}", "patterns": "deepspeed"}
@@ -19,11 +18,6 @@ OFFLOADED = {"zero_stage": 1, "offload": "optimizer"}
 @pytest.mark.parametrize(
     ("trainer", "file", "change", "come"),
     [
-        (
-            *("megatron-lm", "megatron_args.txt", {"zero_stage": 3}),
-            "--no-gradient-accumulation-fusion --use-distributed-optimizer --use-megatron-fsdp"
-            " --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor",
-        ),
         (
             *("megatron-bridge", "nemo_overrides.txt", OFFLOADED),
             "ddp.use_distributed_optimizer=true optimizer.use_distributed_optimizer=true"
@@ -96,18 +90,6 @@ def test_a_smaller_tokenizer_is_padded_to_the_models_vocabulary_at_every_tensor_
     made = exported(our_spec(half(tensor_parallel=tensor_parallel), replace(GPT2, vocab_size=50_304)))[trainer]
     (number,) = re.findall(multiple, "".join(made.files.values()))
     assert math.ceil(50_257 / (int(number) * tensor_parallel)) * int(number) * tensor_parallel == 50_304
-
-
-def test_torchtitans_module_has_beside_it_what_the_engine_builds_a_configuration_of():
-    fields = {"zero_stage": 2, "attention_kernel": "flex", "activation_checkpointing": "full", "recompute_layers": 2}
-    made = exported(our_spec(half(**fields, engine="torchtitan"), LLAMA))["torchtitan"]
-    parts = (ROOT / "trials" / "train" / "engines" / "torchtitan_parts.py").read_text()
-    assert made.files["torchtitan_parts.py"].endswith(parts)
-    assert "from .torchtitan_parts import" in made.files["torchtitan_config.py"]
-    assert made.unrun_start == (
-        "torchrun --standalone --nproc-per-node 2 -m torchtitan.train --module recipe.torchtitan_config --config parlay"
-        " YOUR_OPTIONS"
-    )
 
 
 @pytest.mark.parametrize(("layers", "is_local"), [("local", True), ("transformer_engine", False), (None, False)])

@@ -107,25 +107,6 @@ def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, m
         assert said.items() <= asdict(model).items()
 
 
-# -- what is refused
-
-
-@pytest.mark.parametrize(
-    ("trainer", "model", "fields", "rule"),
-    [
-        ("deepspeed", LLAMA, {"pipeline_parallel": 2, "zero_stage": 3}, "deepspeed.zero_stage"),
-        ("megatron-lm", LLAMA, {"bucket_mib": 25}, "megatron-lm.bucket_mib"),
-        ("gpt-neox", GPT2, {"pipeline_parallel": 2, "rank_order": "tp-pp-dp"}, "gpt-neox.rank_order"),
-        *((name, LLAMA, {"matmul_precision": "fp8_rowwise"}, f"{name}.matmul_precision") for name in NOT_OURS[:-1]),
-        ("accelerate", GPT2, {"zero_stage": 1}, "accelerate.zero_stage"),
-    ],
-)
-def test_what_a_trainer_cannot_say_has_no_file_and_a_rule(trainer, model, fields, rule):
-    export = exported(our_spec(half(**fields), model))[trainer]
-    assert (export.status, export.rule, export.files) == (ExportStatus.REFUSED, rule, {})
-    assert export.message
-
-
 @pytest.mark.parametrize("shape", ["qwen3-moe", "deepseek", "latent"])
 @pytest.mark.parametrize("trainer", ["megatron-lm", "megatron-bridge"])
 def test_experts_latent_attention_and_further_tokens_are_read_back(trainer, shape):

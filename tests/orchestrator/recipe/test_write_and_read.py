@@ -234,20 +234,6 @@ def test_recipe_yaml_has_the_contracts_fields_in_its_order_for_readers_of_both_y
     assert yaml.safe_load(text) == reread(text)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"schema": "parlay.recipe/2"}, "schema is 'parlay.recipe/2'"),
-        ({"surprise": 1}, "surprise is unknown"),
-        ({"model": {"num_layers": 2}}, "a value has the wrong type"),
-        ({"ties": 3}, "ties is 3, not tuple"),
-    ],
-)
-def test_what_is_no_recipe_of_ours_is_refused(change, words):
-    with pytest.raises(InputError, match=words):
-        Recipe.from_json(recipe().to_json() | change)
-
-
 @pytest.mark.slow
 @given(field=st.sampled_from(FIELDS), value=values)
 def test_no_value_of_any_field_is_anything_but_read_or_refused(field, value):

@@ -37,12 +37,8 @@ def failing(reason: FailureReason, **script: object):
     ("reason", "attempts"),
     [
         (FailureReason.GPU_OOM, 1),
-        (FailureReason.SCRIPT_ERROR, 1),
-        (FailureReason.HANG, 2),
         pytest.param(FailureReason.NODE_FAILURE, 3, marks=pytest.mark.fault(19)),
         pytest.param(FailureReason.GPU_MEMORY_IN_USE, 3, marks=pytest.mark.fault(37)),
-        (FailureReason.LAUNCH_FAILURE, 3),
-        (FailureReason.PREEMPTED, 9),
     ],
 )
 def test_a_failure_is_tried_again_as_often_as_its_reason_allows(one, reason, attempts):

@@ -156,15 +156,6 @@ def test_trials_that_may_share_a_node_are_warned_of(tmp_path, four_nodes, change
     assert all("(n[1-4])" in f.message and "shared_node" in (f.fix or "") for f in found)
 
 
-@pytest.mark.bad_input(20)
-def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, four_nodes):
-    four_nodes.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
-    findings = [f for f in examined(four_nodes, tmp_path) if f.name == "time_limit"]
-    assert [f.level for f in findings] == [Level.ERROR, Level.ERROR]
-    assert "allows at most 60 minutes" in findings[0].message
-    assert faults(four_nodes, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
-
-
 @pytest.mark.bad_input(22)
 @pytest.mark.parametrize(
     ("change", "name", "words"),

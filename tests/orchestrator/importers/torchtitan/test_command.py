@@ -108,8 +108,6 @@ def test_what_no_row_reads_is_named_once_without_its_value():
         (f"{LLAMA3} {STAGES} --{SCHEDULE} LoopedBFS", f"--{SCHEDULE}", "pipeline_schedule is one of gpipe"),
         (f"{LLAMA3} --training.enable_cpu_offload", "--training.enable_cpu_offload", "no value of offload"),
         (f"{LLAMA3} --activation_checkpoint.mode full", "--activation_checkpoint.mode", "0.3.0 has no such option"),
-        (f"{LLAMA3} --training.compile", "--training.compile", "0.3.0 has no such option"),
-        (f"{LLAMA3} --model.converters float8", "--model.converters", "0.3.0 has no such option"),
     ],
 )
 def test_older_commands_and_what_trains_something_else_are_refused(words, key, rule):

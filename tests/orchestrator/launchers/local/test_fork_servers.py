@@ -95,21 +95,6 @@ def test_what_the_driver_sets_later_changes_no_rank(tmp_path, launcher, monkeypa
     assert not any("SET_LATER" in environment for environment in found)
 
 
-def test_each_engine_device_and_environment_has_its_own_server_and_of_three_an_idle_one_goes(tmp_path, launcher):
-    of_one = {"layout": replace(LAYOUT, settings="env.OMP_NUM_THREADS=1")}
-    of_two = {"layout": replace(LAYOUT, settings="env.OMP_NUM_THREADS=2")}
-    kinds = (of_one, of_two, of_two, {"layout": replace(LAYOUT, engine="deepspeed")}, {"accelerator": "h100-80gb"})
-    found = [
-        warm(launcher, with_spec(attempt_request(tmp_path, "tell_environment", trial=f"t000{number}"), **kind))
-        for number, kind in enumerate(kinds)
-    ]
-    assert [{e["OMP_NUM_THREADS"] for e in environments} for environments in found[:3]] == [{"1"}, {"2"}, {"2"}]
-    (first,), (second,), (again,), (third,), (fourth,) = map(parents, found)
-    assert len({first, second, third, fourth}) == 4
-    assert again == second
-    assert [is_running(int(pid)) for pid in (first, second, third, fourth)] == [False, False, True, True]
-
-
 @pytest.mark.fault(49)
 def test_a_killed_server_is_a_node_failure_and_later_attempts_have_another(tmp_path, launcher):
     request = attempt_request(tmp_path, "hang", trial="t0001")
