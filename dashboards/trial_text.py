@@ -102,6 +102,21 @@ def format_short(value: float | None, has_zeros: bool = True) -> str:
     return f"{rounded:{digits}}".rstrip(".")
 
 
+def format_three_digits(value: float) -> str:
+    """Three significant digits, with their zeros: numbers below each other have their points below each other."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in days, hours, minutes or seconds; a dash for None."""
+    if seconds is None:
+        return UNKNOWN
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def format_value(value: object) -> str:
     """Value of a layout's field: booleans as on and off, None as default."""
     if isinstance(value, bool):

@@ -262,8 +262,8 @@ def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 
-    spec, signals = runnable.spec, StopSignals()
-    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
+    signals = StopSignals()
+    view = LiveView(sys.stderr)
     callbacks = NO_CALLBACKS if quiet else DriverCallbacks(on_event=view.update)
     with (
         private_umask(),

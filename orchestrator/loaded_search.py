@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
     import plotly.graph_objects as go
 
-    from dashboards.report.data import ReportData
+    from dashboards.search_view import SearchView
     from orchestrator.config.spec import SearchSpec
     from orchestrator.recipe.recipe import Recipe
     from orchestrator.records.lookup import LocatedSearch
@@ -96,11 +96,10 @@ class Search:
 
     @cached_property
     def figures(self) -> dict[str, go.Figure]:
-        """The report's figures by name, those that have data (docs/report.md): progress, failures, importance, nodes,
-        memory, heat, parallel, time, timeline, cost, predictions."""
+        """The report's figures by name, those that have data: progress, importance, memory, heat, time, predictions."""
         from dashboards.report.figures.plotly_export import graph_figures
 
-        return graph_figures(self._report_data)
+        return graph_figures(self._view)
 
     def report(self, output: Path | str | None = None) -> Path:
         """Write the report (HTML) to the new file `output`, or to report.html in the folder, and return its path."""
@@ -124,13 +123,13 @@ class Search:
     def _repr_html_(self) -> str:
         from dashboards.report.page import notebook_card
 
-        return notebook_card(self._report_data)
+        return notebook_card(self._view)
 
     @cached_property
-    def _report_data(self) -> ReportData:
-        from dashboards.report.data import report_data
+    def _view(self) -> SearchView:
+        from dashboards.search_view import SearchView
 
-        return report_data(self._located.record, time.time())
+        return SearchView.of(self._located.record, time.time())
 
     @property
     def _headline(self) -> str:

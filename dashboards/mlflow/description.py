@@ -4,70 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dashboards.columns import SPEED, TIMES, column, name_of
 from dashboards.mlflow.runs import roles_of
 from dashboards.report import sentences
-from dashboards.report.data import ReportData, TrialView, report_data
-from dashboards.report.use_it import use_it
+from dashboards.report.use_it import UseIt, use_it
+from dashboards.search_view import SearchView
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import escape_markdown, printable
 from dashboards.trial_text import (
-    UNKNOWN,
     describe_energy,
     describe_expert_tokens,
+    duration,
     format_number,
     format_throughput_interval,
-    layout_name,
 )
 from search_spaces.layouts.layout import Layout
+from trials.analysis.ranked_layout import RankedLayout
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
 
 _MOST_LAYOUTS = 10
+_COLUMNS = (SPEED, "± %", f"{TIMES} baseline", "GiB", "runs")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def search_description(search: SearchRecord, folder: SearchFolder, links: Mapping[str, str], trials: str) -> str:
     """Description of an ended search's run. `links` are those to runs of trials in MLflow, `trials` the one to all."""
-    data = report_data(search, search.ended_at or search.created_at, use_it(folder))
+    view = SearchView.of(search, search.ended_at or search.created_at)
     parts = [
-        f"**{escape_markdown(headline(data.verdict))}**",
-        escape_markdown(" ".join(filter(None, [sentences.describe_comparison(data), sentence(data.verdict)]))),
-        *_winner(data, links),
-        *_launch(data),
-        escape_markdown(" ".join([*sentences.describe_confidence(data), *sentences.describe_tradeoffs(data)])),
-        escape_markdown(sentences.describe_state(data)),
+        f"**{escape_markdown(headline(view.verdict))}**",
+        escape_markdown(" ".join(filter(None, [sentences.describe_comparison(view), sentence(view.verdict)]))),
+        *_winner(view, links),
+        *_launch(use_it(folder)),
+        escape_markdown(" ".join([*sentences.describe_confidence(view), *sentences.describe_tradeoffs(view)])),
+        escape_markdown(sentences.describe_state(view)),
         f"[All trials, the fastest first]({trials})",
-        escape_markdown(sentences.describe_cost(data)),
-        *_best_layouts(data, links, roles_of(search)),
+        escape_markdown(sentences.describe_cost(view)),
+        *_best_layouts(view, links, roles_of(search)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _launch(data: ReportData) -> Iterator[str]:
+def _launch(use: UseIt | None) -> Iterator[str]:
     """Commands that train with the best layout, as code blocks, in which Markdown has no effect."""
-    if data.use is None:
+    if use is None:
         return
-    commands = [] if data.use.start is None else [("Launch the measured program", data.use.start)]
-    commands += [(f"Train with {launch.trainer}", launch.command) for launch in data.use.launches[:1]]
+    commands = [] if use.start is None else [("Launch the measured program", use.start)]
+    commands += [(f"Train with {launch.trainer}", launch.command) for launch in use.launches[:1]]
     for purpose, command in commands:
         yield f"{escape_markdown(purpose)}:"
         yield f"    {printable(command)}"
 
 
-def _winner(data: ReportData, links: Mapping[str, str]) -> Iterator[str]:
-    best = data.best
+def _winner(view: SearchView, links: Mapping[str, str]) -> Iterator[str]:
+    best = view.best
     if best is None:
         return
     lines = [
-        f"{sentences.best_title(data).lower()}: {_link_text(best.trial, links.get(best.trial))},"
-        f" {_shape(best.layout, data)}"
+        f"{sentences.best_title(view).lower()}: {_link_text(best.trial, links.get(best.trial))},"
+        f" {_shape(best.layout, view)}"
     ]
-    metrics, sequences = best.metrics, plural(best.layout.global_batch_size, "sequence")
+    metrics, sequences = best.measured, plural(best.layout.global_batch_size, "sequence")
     interval = format_throughput_interval(metrics)
     speed = format_number(metrics.tokens_per_sec) + (f", 95 % {interval}" if interval else "")
     lines.append(f"tokens per second: {speed}")
-    lines.append(f"step: {sentences.duration(metrics.step_time_s)} for {sequences}")
+    lines.append(f"step: {duration(metrics.step_time_s)} for {sequences}")
     if metrics.peak_memory_gib is not None:
         lines.append(f"peak memory: {format_number(metrics.peak_memory_gib, 3)} GiB of the fullest rank")
     if (loads := describe_expert_tokens(metrics)) is not None:
@@ -77,40 +79,31 @@ def _winner(data: ReportData, links: Mapping[str, str]) -> Iterator[str]:
     yield "\n".join(f"- {line}" for line in lines)
 
 
-def _best_layouts(data: ReportData, links: Mapping[str, str], roles: Mapping[str, str]) -> Iterator[str]:
+def _best_layouts(view: SearchView, links: Mapping[str, str], roles: Mapping[str, str]) -> Iterator[str]:
     """Table of the first layouts over all their runs, in ranked order: a row a layout, with a link to its first run."""
-    first = data.layouts[:_MOST_LAYOUTS]
+    first = view.ranking.ordered[:_MOST_LAYOUTS]
     if not first:
         return
-    heading = ("layout", "role", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "runs")
-    yield f"**The first {len(first)} of {len(data.layouts)} measured layouts**"
-    yield _table(heading, [_row(layout, data, links, roles) for layout in first])
-
-
-def _row(trial: TrialView, data: ReportData, links: Mapping[str, str], roles: Mapping[str, str]) -> tuple[str, ...]:
-    times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
-    return (
-        _link_text(layout_name(trial.layout, data.varying), links.get(trial.trial)) + _remarks(trial),
-        roles.get(trial.trial, ""),
-        format_number(trial.tokens_per_sec),
-        (trial.metrics and format_throughput_interval(trial.metrics)) or UNKNOWN,
-        times,
-        format_number(trial.peak_memory_gib, 3),
-        str(_num_runs(trial, data)),
+    columns = [column(name) for name in _COLUMNS]
+    heading = ["layout", "role", *(each.name for each in columns)]
+    rows = (
+        [
+            _link_text(name_of(layout, view), links.get(layout.trial)) + _remarks(layout),
+            roles.get(layout.trial, ""),
+            *(each.text(layout, view) for each in columns),
+        ]
+        for layout in first
     )
+    yield f"**The first {len(first)} of {len(view.ranking.ordered)} measured layouts**"
+    yield _table([name.replace(" ", _NO_BREAK) for name in heading], list(rows))
 
 
-def _remarks(trial: TrialView) -> str:
-    return "".join(f", {flag.replace('_', ' ')}" for flag in trial.flags)
+def _remarks(layout: RankedLayout) -> str:
+    return "".join(f", {flag.replace('_', ' ')}" for flag in layout.flags)
 
 
-def _num_runs(layout: TrialView, data: ReportData) -> int:
-    """Measured runs of the layout."""
-    return sum(run.layout.key == layout.layout.key and run.metrics is not None for run in data.trials)
-
-
-def _shape(layout: Layout, data: ReportData) -> str:
-    words = [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, data.varying)]
+def _shape(layout: Layout, view: SearchView) -> str:
+    words = [sentences.format_parallelism(layout), *sentences.format_other_fields(layout, view.varying)]
     return escape_markdown(", ".join(words))
 
 

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dashboards.search_view import SearchView
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_in_flight
 from dashboards.text import printable, with_full_stop
 from dashboards.trial_text import advice_after, format_value, had_no_room_for_a_model
 from search_spaces.layouts.layout import AXES, axis_of
-from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line
-from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed
+from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line, failure_patterns
+from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed, has_stopped_early
 from trials.failure_policy import policy_of
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
@@ -40,33 +41,28 @@ class Explanation:
     commands: tuple[NextCommand, ...]
 
 
-def explanation_of(
-    search: SearchRecord, verdict: SearchVerdict, patterns: Sequence[FailurePattern], at: float
-) -> Explanation | None:
-    """Explanation of a search that has nothing to compare; None for one that has. `patterns` are
-    those of its failures, `at` is now."""
+def explanation_of(view: SearchView) -> Explanation | None:
+    """Explanation of a search that has nothing to compare; None for one that has."""
+    search, verdict = view.search, view.verdict
     name, file = search.search_id, "search.yaml"
     again = NextCommand("Correct the search file and start again", f"parlay run {file}")
     if verdict.kind in (VerdictKind.ALL_FAILED, VerdictKind.NOTHING_MEASURED, VerdictKind.NONE_ALLOWED):
-        sentences = tuple(_failures(search, patterns))
-        return (
-            Explanation("Why nothing was measured", sentences, (*_log_command(name, verdict), again))
-            if sentences
-            else None
-        )
+        sentences = tuple(_failures(search))
+        commands = (*_log_command(name, verdict), again)
+        return Explanation("Why nothing was measured", sentences, commands) if sentences else None
     if verdict.kind is VerdictKind.REFUSED:
         check = NextCommand("See what the cluster accepts", f"parlay doctor {file} --submit-test")
         return Explanation("What to do", (), (check, again))
     if verdict.kind is VerdictKind.CANCELLED:
         new = NextCommand("Start a new search", f"parlay run {file}")
-        return Explanation("What to do", tuple(_failures(search, patterns)), (new,))
+        return Explanation("What to do", tuple(_failures(search)), (new,))
     if verdict.kind is VerdictKind.ONLY_BASELINE and verdict.is_ended:
-        failed = tuple(_failures(search, patterns))
+        failed = tuple(_failures(search))
         words = failed or (with_full_stop(f"No other layout was tried: {describe_ending(verdict)}"),)
         return Explanation("Why there is no comparison", words, (*_log_command(name, verdict), again))
     if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
         follow = NextCommand("Follow it in a terminal", f"parlay watch {name}")
-        return Explanation("What happens now", tuple(_in_flight(search, at)), (follow,))
+        return Explanation("What happens now", tuple(_in_flight(search, view.at)), (follow,))
     return None
 
 
@@ -77,22 +73,32 @@ def describe_condition(condition: Condition) -> str:
     return f"{axis.label} {format_value(condition.value)}{more}"
 
 
-def _failures(search: SearchRecord, patterns: Sequence[FailurePattern]) -> Iterator[str]:
+def describe_failures(search: SearchRecord) -> list[str]:
+    """The reasons of failures by their number, trials that stopped early, and the axis values that failures share."""
+    reasons = Counter(trial.reason for trial in search.trials if has_failed(trial))
+    counts = ", ".join(f"{count} {policy_of(reason).label}" for reason, count in reasons.most_common())
+    told = [f"{plural(reasons.total(), 'trial')} of {len(search.trials)} failed: {counts}."] if reasons else []
+    if early := sum(map(has_stopped_early, search.trials)):
+        told.append(f"{plural(early, 'trial')} stopped early: too slow to become the best.")
+    return [*told, *map(describe_pattern, failure_patterns(search.trials))]
+
+
+def _failures(search: SearchRecord) -> Iterator[str]:
     """The reasons by their number, then what may help against the most common one and what its trials share."""
     trials = search.trials
     failed = [trial for trial in trials if has_failed(trial)]
     reasons = Counter(trial.reason for trial in failed)
     if not reasons:
         return
-    counts = ", ".join(f"{count} {policy_of(reason).label}" for reason, count in reasons.most_common())
-    yield f"{plural(len(failed), 'trial')} of {len(trials)} failed: {counts}."
+    counts, *others = describe_failures(search)
+    yield counts
     reason = reasons.most_common(1)[0][0]
     attempts = [trial.last_attempt for trial in failed if trial.reason is reason and trial.last_attempt is not None]
     if advice := advice_after(reason, attempts, (search.spec.get("measure") or {}).get("memory_limit_gib")):
         yield f"To try: {advice}."
     if reason is not None:
         yield from _shared(trials, reason, attempts)
-    yield from map(describe_pattern, patterns)
+    yield from others
 
 
 def _shared(trials: Sequence[Trial], reason: FailureReason, attempts: Sequence[Attempt]) -> Iterator[str]:

@@ -6,23 +6,16 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from dashboards.report.html import Page, html_page
-from dashboards.report.search_rows import SearchListRow
-from dashboards.report.table import Column
+from dashboards.search_rows import SearchListRow
 from dashboards.text import printable
 from trials.files.text import plural
 
 _STYLES = ("page.css", "service.css")
 _COLUMNS = (
-    Column("search", is_number=False),
-    Column("state", is_number=False),
-    Column("layouts", is_number=False),
-    Column("tokens/s", is_number=True),
-    Column("times baseline", is_number=True),
-    Column("layout", is_number=False),
-    Column("node-hours", is_number=True),
-    Column("age", is_number=True),
-    Column("owner", is_number=False),
+    *(("search", False), ("state", False), ("layouts", False), ("tokens/s", True), ("times baseline", True)),
+    *(("layout", False), ("node-hours", True), ("age", True), ("owner", False)),
 )
+"""Headings of the list of searches, and whether their cells are numbers."""
 
 
 def live_page(search_id: str, is_ended: bool = False, is_read_only: bool = False) -> Page:

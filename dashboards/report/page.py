@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-from dashboards.rank_placement import rank_placement
+from dashboards.rank_placement import RankPlacement, nodes_per_domain, rank_placement
 from dashboards.report import sentences
-from dashboards.report.data import ReportData
+from dashboards.report.explanation import describe_failures, explanation_of
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import SECTIONS, report_figures, wide_figures
 from dashboards.report.html import Page, embedded_json, fragment, html_page
-from dashboards.report.table import RUN_COLUMNS, filter_keys, sorted_column, table_columns, table_rows
+from dashboards.report.setup import setup_rows
+from dashboards.report.table import table
+from dashboards.report.use_it import UseIt
+from dashboards.search_view import SearchView, section_of
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_text import format_short, format_short_interval, format_tokens
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.analysis.ranked_layout import RankedLayout
+from trials.analysis.training_rate import TrainingRate, training_rate
 from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
+from trials.ledger.events import SearchRecord
+from trials.schema.checkpoint_section import checkpoints_of
 
 
 @dataclass(frozen=True)
@@ -48,108 +57,114 @@ class Meter:
     text: str
 
 
-def report_page(data: ReportData) -> str:
-    """Whole HTML file."""
-    return _page(data, True, "the file is rewritten").text
+def report_page(view: SearchView, use: UseIt | None = None) -> str:
+    """Whole HTML file; `use` is that of the search's recipe, None without one."""
+    return _page(view, use, True).text
 
 
-def report_without_scripts(data: ReportData) -> Page:
+def report_without_scripts(view: SearchView, use: UseIt | None = None) -> Page:
     """Report to be embedded by the live page: text, table, and figures as data."""
-    return _page(data, False, "this page is updated")
+    return _page(view, use, False)
 
 
-def _page(data: ReportData, draws: bool, renewed: str) -> Page:
-    figures = report_figures(data)
-    best_title = sentences.best_title(data)
+def _page(view: SearchView, use: UseIt | None, draws: bool) -> Page:
+    figures = report_figures(view)
+    best_title = sentences.best_title(view)
     sections = [
         Section(key, title or best_title, tuple(figures[k] for k in keys if k in figures))
         for key, title, keys in SECTIONS
     ]
     return html_page(
         "report.html.jinja",
-        f"{data.name}: {headline(data.verdict)}",
+        f"{view.name}: {headline(view.verdict)}",
         draws=draws,
-        data=data,
-        renewed=renewed,
+        use=use,
+        setup=setup_rows(view.search.spec, view.ranking.ordered),
+        renewed="the file is rewritten" if draws else "this page is updated",
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
-        sections=[section for section in sections if _has_content(section, data)],
-        wide=wide_figures(data),
-        columns=table_columns(data),
-        rows=table_rows(data),
-        run_columns=RUN_COLUMNS,
-        sorted_by=sorted_column(data),
-        keys=json.dumps(filter_keys()),
-        **_first_screen(data),
+        sections=[section for section in sections if _has_content(section, view)],
+        wide=wide_figures(view),
+        **table(view),
+        **_first_screen(view),
     )
 
 
-def _has_content(section: Section, data: ReportData) -> bool:
+def _has_content(section: Section, view: SearchView) -> bool:
     """True if something is drawn; the placement of the best layout's ranks always is."""
-    return any(figure.plot for figure in section.figures) or (section.key == "best" and data.best is not None)
+    return any(figure.plot for figure in section.figures) or (section.key == "best" and view.best is not None)
 
 
-def notebook_card(data: ReportData) -> str:
+def notebook_card(view: SearchView) -> str:
     """First screen in a few lines of HTML for a notebook's cell; without scripts, in the notebook's own colours."""
-    screen = _first_screen(data)
+    screen = _first_screen(view)
     shown = {
         name: screen[name]
-        for name in ("headline", "comparison", "below", "best_title", "shape", "others", "tiles", "sure", "state")
+        for name in ("headline", "comparison", "below", "best_title", "shape", "others", "tiles", "sure", "state_words")
     }
-    return fragment("notebook_card.html.jinja", data=data, **shown)
+    return fragment("notebook_card.html.jinja", view=view, **shown)
 
 
-def _first_screen(data: ReportData) -> dict[str, Any]:
+def _first_screen(view: SearchView) -> dict[str, Any]:
     """Variables of the templates' first screen."""
-    best, verdict = data.best, data.verdict
-    full = headline(verdict)
+    best, verdict, search = view.best, view.verdict, view.search
+    full, explanation, failures = headline(verdict), explanation_of(view), describe_failures(search)
+    explained = () if explanation is None else explanation.sentences
     is_clear = verdict.kind is VerdictKind.FASTER and verdict.is_complete and not verdict.is_unproven
     clear = verdict.speedup if is_clear else None
     ratio = None if clear is None else f"{clear.ratio:.2f}"
     return {
+        "view": view,
+        "explanation": explanation,
         "headline": full,
         "ratio": ratio,
         "ratio_text": full.removeprefix(f"{ratio}x ").partition(" (")[0] if ratio else None,
-        "comparison": sentences.describe_comparison(data),
+        "comparison": sentences.describe_comparison(view),
         "times": sentences.TIMES,
         "below": sentence(verdict),
-        "best_title": sentences.best_title(data),
+        "best_title": sentences.best_title(view),
         "shape": sentences.format_parallelism(best.layout) if best else None,
-        "others": ", ".join(sentences.format_other_fields(best.layout, data.varying)) if best else None,
-        "alternatives": list(sentences.alternatives(data)),
-        "tiles": _tiles(data),
-        "sure": sentences.describe_confidence(data),
-        "state": sentences.describe_state(data),
-        "meters": _meters(data),
-        "cost": sentences.describe_cost(data),
-        "spent_on": sentences.describe_spending(data),
-        "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "placement": rank_placement(best.layout, data.gpus_per_node, data.nodes_per_domain) if best else None,
-        "caption": _caption(data),
+        "others": ", ".join(sentences.format_other_fields(best.layout, view.varying)) if best else None,
+        "alternatives": list(sentences.alternatives(view)),
+        "tiles": _tiles(view),
+        "sure": sentences.describe_confidence(view),
+        "state_words": [sentences.describe_state(view), *(words for words in failures if words not in explained)],
+        "meters": _meters(view),
+        "cost": sentences.describe_cost(view),
+        "spent_on": sentences.describe_spending(view),
+        "as_of": datetime.fromtimestamp(view.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "placement": _placement(search, best.layout) if best else None,
+        "caption": _caption(view),
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
-        f" Written for {printable(data.name)}, search {data.search_id}.",
+        f" Written for {printable(view.name)}, search {search.search_id}.",
     }
 
 
-def _caption(data: ReportData) -> str:
+def _placement(search: SearchRecord, layout: Layout) -> RankPlacement:
+    cluster = section_of(search.spec, "cluster")
+    gpus_per_node = cluster.get("gpus_per_node") or -(-layout.num_gpus // layout.num_nodes)
+    return rank_placement(layout, gpus_per_node, nodes_per_domain(cluster, layout))
+
+
+def _caption(view: SearchView) -> str:
     """Caption of the table, with the reasons why layouts may be above the best."""
-    text = f"{plural(len(data.tried), 'layout')} in {plural(len(data.trials), 'trial')}, fastest first"
-    text += "; click a heading to sort"
-    if data.best is None or data.tried[0].layout.key == data.best.layout.key:
+    text = f"{plural(len(view.rows), 'layout')} in {plural(len(view.search.trials), 'trial')}, fastest first"
+    text += "; ± is the 95 % interval; click a heading to sort"
+    if view.best is None or view.rows[0] is view.best:
         return text
     above = "tied with it, not measured again, suspect, unproven or short of free memory"
-    return f"{text}. A layout above {data.best.trial} is {above}."
+    return f"{text}. A layout above {view.best.trial} is {above}."
 
 
-def _tiles(data: ReportData) -> list[Tile]:
-    best = data.best
+def _tiles(view: SearchView) -> list[Tile]:
+    best = view.best
     if best is None:
         return []
-    metrics = best.metrics
+    metrics = best.measured
     tiles = [
         Tile("Tokens a second", format_short(metrics.tokens_per_sec), format_short_interval(metrics)),
         Tile("Step", sentences.step_time(metrics.step_time_s), f"{best.layout.global_batch_size} sequences"),
     ]
-    if (rate := best.rate) is not None:
+    if (rate := _rate(best, view.search)) is not None:
         stalls = rate.stalled_share
         more = "without checkpoints" if stalls is None else f"checkpoints take {sentences.percent(stalls)}"
         tiles.append(Tile("Tokens a day", format_tokens(rate.tokens_per_day), more))
@@ -163,20 +178,38 @@ def _tiles(data: ReportData) -> list[Tile]:
     if metrics.joules_per_token is not None:
         tiles.append(Tile("Energy", f"{format_short(metrics.joules_per_token)} J", "a token, of the GPUs"))
     ranks = plural(best.layout.num_gpus, "rank")
-    on = f"{printable(data.accelerator or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
-    if best.leaf_counts:
-        what = "leaf switch or block" if best.leaf_counts == (1,) else "leaf switches or blocks"
-        on += f", {' or '.join(map(str, best.leaf_counts))} {what}"
+    on = f"{printable(_accelerator(view.search) or 'devices')} on {plural(best.layout.num_nodes, 'node')}"
+    if counts := _leaf_counts(best):
+        what = "leaf switch or block" if counts == [1] else "leaf switches or blocks"
+        on += f", {' or '.join(map(str, counts))} {what}"
     return [*tiles, Tile("Machine", ranks, on)]
 
 
-def _meters(data: ReportData) -> list[Meter]:
-    progress, verdict = data.progress, data.verdict
+def _rate(best: RankedLayout, search: SearchRecord) -> TrainingRate | None:
+    if not (model := section_of(search.spec, "model")):
+        return None
+    shape = ModelShape.from_json(model)
+    return training_rate(best.measured.tokens_per_sec, shape, best.layout, checkpoints_of(search.spec))
+
+
+def _accelerator(search: SearchRecord) -> str | None:
+    found = section_of(search.spec, "cluster").get("accelerator")
+    return found.get("name") if isinstance(found, Mapping) else found
+
+
+def _leaf_counts(best: RankedLayout) -> list[int]:
+    """Numbers of leaf switches or blocks that its runs lay below; [] where no topology is known."""
+    attempts = (run.last_attempt for run in best.runs)
+    return sorted({len(set(attempt.leaves)) for attempt in attempts if attempt is not None and attempt.leaves})
+
+
+def _meters(view: SearchView) -> list[Meter]:
+    search, verdict = view.search, view.verdict
     meters = []
     if limit := verdict.max_layouts:
         meters.append(Meter("Layouts", min(verdict.num_layouts, limit), limit, f"{verdict.num_layouts} of {limit}"))
-    if progress.budget_node_hours:
-        used, most = progress.node_hours_used, progress.budget_node_hours
-        reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""
+    if most := section_of(search.spec, "search").get("budget_node_hours"):
+        used = search.node_hours_used
+        reserved = f", {search.node_hours_reserved:.3g} reserved" if search.node_hours_reserved else ""
         meters.append(Meter("Node-hours", min(used, most), most, f"{used:.3g} of {most:g}{reserved}"))
     return meters

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from dashboards.columns import SHAPE_FIELDS, TIMES
 from dashboards.cost_text import describe_search_cost
-from dashboards.report.data import BestLayout, ReportData, TrialView
+from dashboards.fabric_check_text import describe_fabric_check
+from dashboards.search_view import SearchView, section_of
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_node_time
 from dashboards.text import with_full_stop
@@ -17,6 +19,7 @@ from dashboards.trial_text import (
     describe_node_sets,
     describe_slowest_rank,
     describe_verification,
+    duration,
     format_counts,
     format_short,
     format_short_interval,
@@ -28,58 +31,54 @@ from search_spaces.layouts.layout import AXES, DEGREES, Layout, axis_of
 from search_spaces.layouts.short_name import short_name
 from search_spaces.routing import micro_batches_of_losses
 from search_spaces.verification import Verification
-from trials.analysis.final_rounds import describe_finals_end
+from trials.analysis.final_rounds import describe_finals_end, finals_end_of
+from trials.analysis.node_sets import runs_on_disjoint_nodes
+from trials.analysis.node_time import search_node_time
+from trials.analysis.pareto import pareto, trade_offs
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
+from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import DisplayState, VerdictKind
-from trials.failure_policy import policy_of
 from trials.files.text import plural
-from trials.trial import TrialState
-
-SHAPE_FIELDS = (*DEGREES.values(), "micro_batch_size")
-"""Fields of a layout that are always shown."""
-
-TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-def best_title(data: ReportData) -> str:
+def best_title(view: SearchView) -> str:
     """Title of the best layout; without one, and where nothing else was measured, of the baseline."""
-    if data.best is None or data.verdict.kind is VerdictKind.ONLY_BASELINE:
+    if view.best is None or view.verdict.kind is VerdictKind.ONLY_BASELINE:
         return "Baseline"
-    word = _capitalized(data.verdict.best_word)
-    return f"{word} layout" if data.verdict.is_complete else word
+    word = _capitalized(view.verdict.best_word)
+    return f"{word} layout" if view.verdict.is_complete else word
 
 
-def describe_confidence(data: ReportData) -> list[str]:
+def describe_confidence(view: SearchView) -> list[str]:
     """Sentences about the confidence in the result."""
-    best = data.best
-    return [] if best is None else list(_confidence_sentences(best, data))
+    return [] if view.best is None else list(_confidence_sentences(view.best, view))
 
 
-def describe_comparison(data: ReportData) -> str | None:
+def describe_comparison(view: SearchView) -> str | None:
     """The baseline, and the interval of the speedup over it; None where the two cannot be compared."""
-    speedup, baseline = data.verdict.speedup, data.verdict.baseline
+    speedup, baseline = view.verdict.speedup, view.verdict.baseline
     if speedup is None or baseline is None:
         return None
-    words = f"The baseline is your {short_name(baseline.layout, data.varying)}"
+    words = f"The baseline is your {short_name(baseline.layout, view.varying)}"
     if speedup.low is None or speedup.high is None:
         return f"{words}."
     return f"{words}; the 95 % interval of the speedup is {speedup.low:.2f}\N{EN DASH}{speedup.high:.2f}."
 
 
-def describe_tradeoffs(data: ReportData) -> list[str]:
+def describe_tradeoffs(view: SearchView) -> list[str]:
     """Sentence for each alternative to the best layout, where there are several objectives."""
-    return [] if data.best is None else [f"Alternative: {trade}." for trade in data.best.trades]
+    return [f"Alternative: {trade}." for trade in trade_offs(view.ranking)]
 
 
-def alternatives(data: ReportData) -> Iterator[tuple[str, str]]:
+def alternatives(view: SearchView) -> Iterator[tuple[str, str]]:
     """Short name of each alternative to the best layout, and its trade-off."""
-    if data.best is not None:
-        names = {view.trial: short_name(view.layout, data.varying) for view in data.layouts}
-        yield from zip((names[trial] for trial in data.best.points[1:]), data.best.trades, strict=True)
+    names = (short_name(point.layout, view.varying) for point in pareto(view.ranking)[1:])
+    yield from zip(names, trade_offs(view.ranking), strict=True)
 
 
-def describe_state(data: ReportData) -> str:
+def describe_state(view: SearchView) -> str:
     """State of the search, or the reason of its end."""
-    verdict = data.verdict
+    verdict = view.verdict
     state, ending = str(verdict.state).capitalize(), describe_ending(verdict)
     if ending:  # "Cancelled: cancelled by the user" would say it twice
         is_repeated = verdict.state is DisplayState.CANCELLED
@@ -87,35 +86,35 @@ def describe_state(data: ReportData) -> str:
     return f"{state}." if verdict.is_ended else f"{state}, {plural(verdict.counts.in_flight, 'trial')} in flight."
 
 
-def describe_empty(data: ReportData) -> str:
+def describe_empty(view: SearchView) -> str:
     """Text in place of figures where nothing was measured."""
-    return "No layout was measured." if data.state.is_ended else "No layout has been measured yet."
+    return "No layout was measured." if view.search.state.is_ended else "No layout has been measured yet."
 
 
-def describe_cost(data: ReportData) -> str:
+def describe_cost(view: SearchView) -> str:
     """Node-hours, trials and time used so far."""
-    counts = ", ".join(format_counts(data.verdict.counts))
+    counts = ", ".join(format_counts(view.verdict.counts))
     trials = (
-        f"{plural(len(data.trials), 'trial')} ({counts})"
+        f"{plural(len(view.search.trials), 'trial')} ({counts})"
         if counts
-        else "no trial" + ("" if data.state.is_ended else " yet")
+        else "no trial" + ("" if view.search.state.is_ended else " yet")
     )
-    simulated = "Simulated: " if data.replayed_table else ""
-    used = format_hours(data.progress.node_hours_used)
-    return f"{simulated}{used}, {trials}, {duration(data.progress.elapsed_h * 3600)}."
+    simulated = "Simulated: " if view.search.replayed_table else ""
+    used = format_hours(view.search.node_hours_used)
+    return f"{simulated}{used}, {trials}, {duration(view.elapsed_s)}."
 
 
-def describe_spending(data: ReportData) -> str | None:
+def describe_spending(view: SearchView) -> str | None:
     """Share of the node-hours that measured something, the use of the others, billing hours and the pay-back, and what
     the fabric check found.
 
     None before any were used, and where they come from a measured table.
     """
-    if data.replayed_table:
+    if view.search.replayed_table:
         return None
-    found, cost = data.progress.node_time, data.progress.cost
-    told = (describe_node_time(found), describe_search_cost(cost))
-    known = [words for words in (*told, *data.progress.fabric_check) if words is not None]
+    search = view.search
+    told = (describe_node_time(search_node_time(search)), describe_search_cost(SearchCost.of(search, view.verdict)))
+    known = [words for words in (*told, *describe_fabric_check(search)) if words is not None]
     return " ".join(f"{_capitalized(words)}." for words in known) or None
 
 
@@ -143,30 +142,14 @@ def format_field(name: str, value: object) -> str:
     return f"{axis.label} {format_value(value)} {unit}".rstrip()
 
 
-def format_trial(trial: TrialView, varying: Collection[str]) -> str:
+def format_trial(trial: TrialOrLayout, varying: Collection[str]) -> str:
     """Trial and the short name of its layout, for a tooltip."""
     return f"{trial.trial}: {short_name(trial.layout, varying)}"
-
-
-def format_reason(trial: TrialView) -> str:
-    """Reason of a trial's end, or its state."""
-    ended = trial.state in (TrialState.FAILED, TrialState.CANCELLED)
-    return policy_of(trial.reason).label if ended and trial.reason else str(trial.state)
 
 
 def percent(share: float) -> str:
     """Fraction in percent, never rounded to 0."""
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds in days, hours, minutes or seconds."""
-    if seconds is None:
-        return UNKNOWN
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def step_time(seconds: float | None) -> str:
@@ -179,31 +162,30 @@ def format_hours(hours: float) -> str:
     return f"{hours:.3g} node-hours" if hours >= 0.001 or not hours else "below 0.001 node-hours"
 
 
-def _confidence_sentences(best: BestLayout, data: ReportData) -> Iterator[str]:
-    interval = format_short_interval(best.metrics)
+def _confidence_sentences(best: RankedLayout, view: SearchView) -> Iterator[str]:
+    interval, num_runs = format_short_interval(best.measured), len(best.runs)
     if interval is not None:
         yield f"95 % confidence interval {interval} tokens/s."
     else:
         yield "No confidence interval: a run had too few steps."
-    only = ": the interval covers the steps of that run, not the spread between runs" if best.num_runs == 1 else ""
-    yield REPLAYED_VALUE if data.replayed_table else f"Based on {plural(best.num_runs, 'run')}{only}."
-    if data.progress.finals is not None:
-        yield with_full_stop(_capitalized(describe_finals_end(data.progress.finals)))
-    if not data.state.is_ended:
+    only = ": the interval covers the steps of that run, not the spread between runs" if num_runs == 1 else ""
+    yield REPLAYED_VALUE if view.search.replayed_table else f"Based on {plural(num_runs, 'run')}{only}."
+    if (finals := finals_end_of(view.search)) is not None:
+        yield with_full_stop(_capitalized(describe_finals_end(finals)))
+    if not view.search.state.is_ended:
         yield "It may be measured again before the search ends."
     verified = Verification.of(best.layout.canonical()).to_json()
     few = verified | {"values": [join_names(verified["values"])] if verified["values"] else []}
     yield with_full_stop(_capitalized(describe_verification(few)))
-    if data.has_balancing_loss and (
-        found := micro_batches_of_losses(trial.layout.micro_batch_size for trial in data.measured)
-    ):
-        yield with_full_stop(_capitalized(found))
+    if section_of(view.search.spec, "model").get("aux_loss_coefficient") is not None:
+        found = micro_batches_of_losses(layout.layout.micro_batch_size for layout in view.ranking.ordered)
+        yield from [with_full_stop(_capitalized(found))] if found else []
     for words in (
-        describe_node_sets(best.on_disjoint_nodes),
+        describe_node_sets(runs_on_disjoint_nodes(best.counted)),
         describe_slowest_rank(best.slowest_rank),
         describe_fullest_rank(best.fullest_rank),
     ):
         if words is not None:
             yield with_full_stop(_capitalized(words))
-    yield from memory_growth_lines(best.metrics)
+    yield from memory_growth_lines(best.measured)
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dashboards.report.data import report_data
 from dashboards.report.page import report_page
 from dashboards.report.use_it import use_it
+from dashboards.search_view import SearchView
 from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import SearchRecord
 
 
 def report_text(search: SearchRecord, folder: SearchFolder, at: float) -> str:
     """Report of a search's record and its recipe; `at` is now, UTC seconds since the epoch."""
-    return report_page(report_data(search, at, use_it(folder)))
+    return report_page(SearchView.of(search, at), use_it(folder))
 
 
 def write_report(search: SearchRecord, folder: SearchFolder, at: float) -> None:

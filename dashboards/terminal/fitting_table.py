@@ -20,8 +20,8 @@ _GAP = 1
 
 @dataclass(frozen=True)
 class FittingColumn:
-    """Column of a table. Of those that do not fit, the one with the highest `rank` is left out first; 0 is always
-    shown. One that `is_shortened` then shows the words that tell its rows apart."""
+    """Column of a table. Of those that do not fit, the one with the highest `rank` is left out first, as are those with
+    nothing in any row; 0 is always shown. One that `is_shortened` then shows the words that tell its rows apart."""
 
     name: str
     rank: int = 0
@@ -30,14 +30,16 @@ class FittingColumn:
 
 
 class FittingTable:
-    """Rows of cells in columns; `bold` are the indices of the rows in bold type."""
+    """Rows of cells in columns, each in its style of rich where `styles` are given."""
 
-    def __init__(self, columns: Sequence[FittingColumn], rows: Sequence[Sequence[Cell]], bold: Sequence[int] = ()):
+    def __init__(
+        self, columns: Sequence[FittingColumn], rows: Sequence[Sequence[Cell]], styles: Sequence[str | None] = ()
+    ):
         self._columns = columns
         self._words = [[_words(cell) for cell in row] for row in rows]
         self._texts = [[" ".join(filter(None, words)) for words in row] for row in self._words]
         self._widths = [self._width(place) for place in range(len(columns))]
-        self._bold = {*bold}
+        self._styles = styles or [None] * len(rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         places = self._places_that_fit(options.max_width)
@@ -46,8 +48,8 @@ class FittingTable:
             column = self._columns[place]
             table.add_column(column.name, justify="right" if column.is_number else "left", no_wrap=True)
         columns = [self._cells(place, places, options.max_width) for place in places]
-        for index, cells in enumerate(zip(*columns, strict=True)):
-            table.add_row(*map(Text, cells), style="bold" if index in self._bold else None)
+        for cells, style in zip(zip(*columns, strict=True), self._styles, strict=True):
+            table.add_row(*map(Text, cells), style=style)
         yield table
 
     def _cells(self, place: int, places: Sequence[int], width: int) -> Sequence[str]:
@@ -59,13 +61,16 @@ class FittingTable:
         return [row[place] for row in self._texts]
 
     def _places_that_fit(self, width: int) -> list[int]:
-        places = list(range(len(self._columns)))
+        places = [place for place, column in enumerate(self._columns) if column.rank == 0 or self._is_told(place)]
         while self._total_width(places) > width:
             worst = max(places, key=lambda place: self._columns[place].rank)
             if self._columns[worst].rank == 0:
                 break
             places.remove(worst)
         return places
+
+    def _is_told(self, place: int) -> bool:
+        return any(row[place] for row in self._texts)
 
     def _total_width(self, places: Sequence[int]) -> int:
         return sum(self._widths[place] + _GAP for place in places) - _GAP

@@ -1,4 +1,4 @@
-"""Terminal views of a search: live table, one line per event without a terminal, and final results table."""
+"""Terminal views of a search: live table, and one line per event without a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.fabric_check_text import describe_fabric_check
+from dashboards.search_view import SearchView
 from dashboards.terminal.event_lines import event_line, measured_by
 from dashboards.terminal.headline import best_layout_line, headroom_lines
-from dashboards.terminal.layout_table import LayoutTable, first_rows, newest_rows
+from dashboards.terminal.layout_table import LayoutTable, newest_rows
 from dashboards.terminal.progress import (
     NODE_HOURS,
     describe_in_flight,
@@ -34,12 +35,8 @@ from dashboards.trial_text import (
     flag_lines,
     format_counts,
 )
-from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from trials.analysis.ranked_layout import TrialOrLayout
-from trials.analysis.ranking import Objective, Ranking, rank
-from trials.analysis.verdict import counts_of, display_state, verdict_of
+from trials.analysis.verdict import counts_of, display_state
 from trials.ledger.events import Event, SearchRecord, SearchState
-from trials.trial import TrialState
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
@@ -56,21 +53,11 @@ class LiveView:
     seconds since the epoch). Elsewhere (a file, a batch job's output) every event is a line.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        global_batch_size: int,
-        baseline_key: str | None,
-        stream: TextIO,
-        clock: Callable[[], float] = time.time,
-    ):
-        self._objective = objective
-        self._global_batch_size = global_batch_size
-        self._baseline_key = baseline_key
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.time):
         self._console = console_for(stream)
         self._clock = clock
         self._live: Live | None = None
-        self._shown: tuple[SearchRecord, Ranking] | None = None
+        self._shown: SearchView | None = None
         self._has_lines = False
         self._described_flags: set[str] = set()
 
@@ -96,9 +83,8 @@ class LiveView:
         if self._live is not None:
             self._show(search)
             return
-        ranking = self._ranking_of(search)
         self._print(progress_line(search))
-        self._print(best_layout_line(verdict_of(search, ranking, self._baseline_key)))
+        self._print(best_layout_line(SearchView.of(search, self._clock()).verdict))
 
     def update(self, search: SearchRecord, event: Event) -> None:
         """Show the search after this event."""
@@ -130,31 +116,30 @@ class LiveView:
         self._console.print(Text(line), soft_wrap=not self._console.is_terminal)
 
     def _show(self, search: SearchRecord) -> None:
-        self._shown = search, self._ranking_of(search)
-
-    def _ranking_of(self, search: SearchRecord) -> Ranking:
-        return rank(search.trials, self._objective, self._global_batch_size, MemoryHeadroom.of_search(search.spec))
+        self._shown = SearchView.of(search, self._clock())
 
     def _render(self) -> Group:
         """Current screen. Called periodically by rich's thread, since elapsed times change."""
         if self._shown is None:
             return Group()
-        (search, ranking), now = self._shown, self._clock()
+        view, now = self._shown, self._clock()
+        search, verdict = view.search, view.verdict
         limits = limit_bars(search, now)
         below = [
-            *map(printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(ranking))),
+            *map(
+                printable, (*describe_fabric_check(search), *flag_lines(search.trials), *headroom_lines(view.ranking))
+            ),
             *in_flight_lines(search, now, self._console.height // _LINES_PER_IN_FLIGHT),
         ]
         below += [] if search.replayed_table is None else [describe_replayed_table(search.replayed_table)]
-        below += best_layout_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
+        below += best_layout_line(verdict).split("; ")
         below += filter(None, [describe_time(search, now)])
         lines = self._wrapped(below)
         has_budget = any(usage.name == NODE_HOURS for usage in limit_usages(search, now))
         last = self._wrapped([progress_line(search, has_node_hours=not has_budget)])
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(lines) - len(last) - limits.row_count)
-        rows = newest_rows(search.trials, room, ranking, self._baseline_key)
-        table = LayoutTable(rows, ranking, self._baseline_key, search.trials)
-        return Group(table, "", *lines, limits, *last)
+        table = LayoutTable(newest_rows(view, room), view)
+        return Group(table, Text(table.legend, style="dim"), *lines, limits, *last)
 
     def _wrapped(self, lines: Iterable[str]) -> list[Text]:
         """Lines of the terminal's width, broken between words."""
@@ -184,22 +169,6 @@ def console_for(stream: TextIO) -> Console:
     return _Console(file=stream, width=width, highlight=False, emoji=False, markup=False, force_jupyter=False)
 
 
-def results_table(
-    search: SearchRecord, ranking: Ranking, baseline_key: str | None, most: int | None = None
-) -> LayoutTable:
-    """Table of the layouts: ranked ones best first, then other measurements, then failures in launch order.
-
-    The runs of a layout share a row; a repeat that was not measured has its own. Of more than `most` rows (None: any
-    number) the first are shown, and the baseline.
-    """
-    ranked = {run.trial for layout in ranking.ordered for run in layout.runs}
-    others = [trial for trial in search.trials if trial.trial not in ranked]
-    others.sort(key=lambda trial: trial.state is not TrialState.MEASURED)
-    rows: list[TrialOrLayout] = [*ranking.ordered, *others]
-    shown = first_rows(rows, most, ranking, baseline_key)
-    return LayoutTable(shown, ranking, baseline_key, rows, num_more=len(rows) - len(shown))
-
-
 def progress_line(search: SearchRecord, has_node_hours: bool = True) -> str:
     """Trials of the search by state, and its node-hours, in one line; zero counts are omitted."""
     parts = [*format_counts(counts_of(search.trials)), *([format_node_hours(search)] if has_node_hours else [])]
@@ -212,7 +181,8 @@ def limit_bars(search: SearchRecord, now: float) -> Table:
     """Progress bar for each limit of the search."""
     grid = Table.grid(padding=(0, 1))
     for usage in limit_usages(search, now):
-        bar = ProgressBar(total=usage.limit, completed=min(usage.used, usage.limit), width=_BAR_WIDTH)
+        used = min(usage.used, usage.limit)
+        bar = ProgressBar(usage.limit, used, _BAR_WIDTH, complete_style="cyan", finished_style="cyan")
         grid.add_row(usage.name, bar, usage.text)
     return grid
 

@@ -174,7 +174,7 @@ def drive_here(
     spec, folder = started.spec, started.folder
     use_times_in(folder.driver_log)
     signals, callbacks = StopSignals() if chain is None else chain.signals, NO_CALLBACKS
-    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
+    view = LiveView(sys.stderr)
     if not is_quiet():
         callbacks = replace(callbacks, on_event=view.update)
     if grant_slots is not None:

@@ -6,11 +6,15 @@ import sys
 import time
 from collections import Counter
 
+from rich.text import Text
+
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.report.use_it import use_it
+from dashboards.search_view import SearchView
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
-from dashboards.terminal.live_table import console_for, in_flight_lines, limit_bars, results_table
+from dashboards.terminal.layout_table import results_table
+from dashboards.terminal.live_table import console_for, in_flight_lines, limit_bars
 from dashboards.terminal.progress import (
     describe_node_time,
     describe_time,
@@ -24,7 +28,7 @@ from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
 from trials.analysis.pareto import trade_offs
 from trials.analysis.search_cost import SearchCost
-from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early, verdict_of
+from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early
 from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
@@ -42,10 +46,11 @@ def print_search_summary(
 ) -> None:
     """Print the first layouts or all, their time and flags, the result, and next steps; `is_driven`: a driver is at
     work."""
-    ranking = spec.ranking_of(search.trials)
+    view = SearchView.of(search, time.time())
+    ranking, verdict = view.ranking, view.verdict
     if search.trials:
-        table = results_table(search, ranking, spec.baseline_key, None if shows_all else MAX_ROWS)
-        console_for(sys.stdout).print(table)
+        table = results_table(view, None if shows_all else MAX_ROWS)
+        console_for(sys.stdout).print(table, *([Text(table.legend, style="dim")] if table.legend else []))
         if table.num_more:
             print_text(f"{table.num_more} more: parlay status {folder.cli_name} --all")
     if not search.state.is_ended:
@@ -56,7 +61,6 @@ def print_search_summary(
         *flag_lines(search.trials),
         *headroom_lines(ranking),
     )
-    verdict = verdict_of(search, ranking, spec.baseline_key)
     best = best_layout_line(verdict)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
     finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]

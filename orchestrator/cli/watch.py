@@ -44,7 +44,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None) -> None:
     found = find_search(search, ledger)
     spec, folder = found.spec, found.folder
     stream = sys.stderr if prints_json.get() else sys.stdout
-    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, stream)
+    view = LiveView(stream)
     try:
         with _terms_interrupt(), view:
             record = SearchFollower(folder, view, driver_status).follow()

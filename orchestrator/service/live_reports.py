@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from dashboards.report.data import report_data
 from dashboards.report.html import Page
 from dashboards.report.page import report_without_scripts
 from dashboards.report.use_it import use_it
+from dashboards.search_view import SearchView
 from orchestrator.service.event_stream import JournalFollower, run_in_thread
 from search_spaces.errors import InputError
 from trials.analysis.verdict import ranking_of
@@ -133,7 +133,7 @@ async def report_events(
 
 
 def _render(folder: SearchFolder, search: SearchRecord) -> Page:
-    return report_without_scripts(report_data(search, time.time(), use_it(folder)))
+    return report_without_scripts(SearchView.of(search, time.time()), use_it(folder))
 
 
 def _is_complete(search: SearchRecord, has_recipe: bool) -> bool:

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from dashboards.report.search_rows import SearchListRow, search_row
+from dashboards.search_rows import SearchListRow, search_row
 from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from trials.ledger.reader import LedgerReader
 

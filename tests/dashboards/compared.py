@@ -6,20 +6,20 @@ import io
 
 from rich.table import Table
 
+from dashboards.search_view import SearchView
 from dashboards.terminal.live_table import LiveView, console_for
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
-from trials.analysis.ranking import Objective, rank
-from trials.ledger.events import SearchRecord
 from trials.trial import FailureReason
 
 BATCH = 16
 BASELINE = Layout(micro_batch_size=1, grad_accum_steps=16)
+SPEC = {"name": "tiny", "baseline": BASELINE.to_json(), "global_batch_size": BATCH}
 
 
 def compared_search() -> SearchUnderTest:
     """Layouts of one global batch: the baseline, one 1.6 times as fast with a tie, and one that ran out of memory."""
-    search = SearchUnderTest()
+    search = SearchUnderTest(SPEC)
     layouts = [
         BASELINE,
         Layout(micro_batch_size=2, grad_accum_steps=8, tensor_parallel=2, zero_stage=1),
@@ -34,8 +34,9 @@ def compared_search() -> SearchUnderTest:
     return search
 
 
-def ranking_of(search: SearchRecord):
-    return rank(search.trials, Objective.TOKENS_PER_SEC, BATCH)
+def view_of(search: SearchUnderTest) -> SearchView:
+    """The search as it is now."""
+    return SearchView.of(search.record, search.now)
 
 
 def shown(table: Table) -> list[str]:
@@ -57,7 +58,7 @@ def repeated_search() -> SearchUnderTest:
 def plain_lines(search: SearchUnderTest) -> list[str]:
     """Lines that a log file gets of all events of this search."""
     stream = io.StringIO()
-    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+    with LiveView(stream) as view:
         for record, event in zip(search.records, search.events, strict=True):
             view.update(record, event)
     return stream.getvalue().splitlines()

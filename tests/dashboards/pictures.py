@@ -19,8 +19,8 @@ from PIL import Image
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from dashboards.report.data import report_data
 from dashboards.report.page import report_page
+from dashboards.search_view import SearchView
 from dashboards.terminal.live_table import LiveView
 from orchestrator.records.lookup import find_search
 from tests.chromium import Tab, started_chromium
@@ -38,7 +38,7 @@ _PARLAY = (sys.executable, "-m", "orchestrator.cli.main")
 def take_reports(tab: Tab, report: str) -> None:
     pages = {"report": Path(report).read_text(encoding="utf-8")}
     for name, search in STATES.items():
-        pages[f"report-{name.replace('_', '-')}"] = report_page(report_data(search().record, START + 660))
+        pages[f"report-{name.replace('_', '-')}"] = report_page(SearchView.of(search().record, START + 660))
     for name, page in pages.items():
         for look in _LOOKS:
             _take(tab, page, _LOOKS[look], f"{name}-{look}")
@@ -74,8 +74,8 @@ def _live(search: str, columns: int, lines: int) -> RenderableType:
     starts = [event.seq for event in events[: len(events) // 2] if event.kind is EventKind.ATTEMPT_SUBMITTED]
     record = fold(found.folder.search_id, events[: starts[-1]])
     assert record is not None, "the search has no events"
-    spec, ended_at = found.spec, events[-1].at
-    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, io.StringIO(), lambda: ended_at)
+    ended_at = events[-1].at
+    view = LiveView(io.StringIO(), lambda: ended_at)
     view._console.size = (columns, lines)
     view._show(record)
     return view._render()

@@ -9,8 +9,8 @@ import pytest
 
 from dashboards.mlflow.points import search_points
 from dashboards.mlflow.runs import parent_view
-from dashboards.report.data import report_data
 from dashboards.report.sentences import describe_confidence, describe_cost, describe_spending
+from dashboards.search_view import SearchView
 from dashboards.terminal.progress import format_node_hours
 from orchestrator.records.summary import status_of
 from search_spaces.layouts.layout import Layout
@@ -42,10 +42,10 @@ def test_node_hours_that_no_trial_was_charged_for_are_in_every_sum(tmp_path):
     summary = summary_of(record, tmp_path)
     assert summary["budget"]["node_hours_used"] == ALL_H
     assert summary["node_time"]["idle_node_hours"] == IDLE_H
-    data = report_data(record, record.ended_at)
+    view = SearchView.of(record, record.ended_at)
     assert format_node_hours(record) == "0.375 node-hours used"
-    assert describe_cost(data).startswith("0.375 node-hours")
-    assert "of 0.375 node-hours" in describe_spending(data)
+    assert describe_cost(view).startswith("0.375 node-hours")
+    assert "of 0.375 node-hours" in describe_spending(view)
     assert points_of(record, "node_hours_used") == [(1, ATTEMPT_H), (2, ALL_H)]
     assert search_points(record, after_step=2) == [], "it is sent once"
     assert {point.step for point in search_points(search.records[-2])} == {1}, "while the search runs"
@@ -83,5 +83,5 @@ def test_status_report_and_mlflow_say_why_the_finals_ended_where_that_was_decide
     told = {"ending": "decided", "rounds": 1, "max_rounds": 3, "layouts": 2, "are_paired": False} if is_told else None
     assert summary_of(record, tmp_path)["finals"] == told
     assert parent_view(record).tags.get("parlay.finals") == ("decided" if is_told else None)
-    words = describe_confidence(report_data(record, record.ended_at or record.created_at))
+    words = describe_confidence(SearchView.of(record, record.ended_at or record.created_at))
     assert any("The finals ended after 1 of at most 3 rounds" in sentence for sentence in words) is is_told

@@ -7,39 +7,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from dashboards.report.data import ReportData, TrialView
+from dashboards.columns import TIMES
 from dashboards.report.figures.figure import SEQUENTIAL, Figure, axis, plot
-from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
-from dashboards.report.figures.time_breakdown import TimeBreakdown
-from dashboards.report.sentences import (
-    TIMES,
-    describe_empty,
-    percent,
-    step_time,
-)
+from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED, axis_importance
+from dashboards.report.figures.time_breakdown import TimeBreakdown, time_breakdowns
+from dashboards.report.sentences import describe_empty, percent, step_time
+from dashboards.search_view import SearchView
 from dashboards.terminal.headline import UNITS
 from dashboards.trial_text import format_short
-from search_spaces.layouts.layout import axis_of
+from search_spaces.layouts.layout import DERIVED, SETTINGS, axis_of
+from search_spaces.layouts.settings import as_numbers, setting_axes
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
+from trials.analysis.ranking import value_of
+from trials.analysis.verdict import has_failed
 from trials.files.text import plural
 
 _MIN_SHARE = 0.005
 """Share of the step time below which a difference is not shown by itself."""
 
 
-def layout_figures(data: ReportData) -> list[Figure]:
-    return [_heat(data), _importance(data), _time(data)]
+def layout_figures(view: SearchView) -> list[Figure]:
+    return [_heat(view), _importance(view), _time(view)]
 
 
-def _heat(data: ReportData) -> Figure:
+def _heat(view: SearchView) -> Figure:
     """Heat map of the best speed for each tensor and pipeline size, with a block of columns a number of nodes."""
-    unit, title = UNITS[data.objective], "Tensor and pipeline size"
-    tried = [*data.layouts, *(t for t in data.trials if t.has_failed)]
+    unit, title = UNITS[view.objective], "Tensor and pipeline size"
+    tried: list[TrialOrLayout] = [*view.ranking.ordered, *filter(has_failed, view.search.trials)]
     columns = sorted({(t.layout.num_nodes, t.layout.tensor_parallel) for t in tried})
     stages = sorted({t.layout.pipeline_parallel for t in tried})
-    best = _fastest_by_nodes(data)
+    best = _fastest_by_nodes(view)
     if not best:
-        return Figure("heat", title, describe_empty(data))
-    cells = [[_cell(data, nodes, p, tensor) for nodes, tensor in columns] for p in stages]
+        return Figure("heat", title, describe_empty(view))
+    cells = [[_cell(view, nodes, p, tensor) for nodes, tensor in columns] for p in stages]
     flat = [cell for row in cells for cell in row]
     if sum(cell != (None, "") for cell in flat) < 2:
         return Figure("heat", title, "Needs layouts of at least two sizes.")
@@ -47,7 +47,7 @@ def _heat(data: ReportData) -> Figure:
     marks = [{"x": x, "y": y, "text": TIMES, "showarrow": False, "font": _QUIET} for x, y in failed]
     blocks = _blocks(columns)
     has_blocks = len(blocks) > 1
-    fastest = [best[nodes].speed if has_blocks and nodes in best else 1.0 for nodes, _ in columns]
+    fastest = [view.speed(best[nodes]) if has_blocks and nodes in best else 1.0 for nodes, _ in columns]
     colors = [[_share(cell[0], most) for cell, most in zip(row, fastest, strict=True)] for row in cells]
     more = f", in {len(failed)} more every trial failed" if failed else ""
     relative = ", the stronger the nearer to the fastest on as many nodes" if has_blocks else ""
@@ -55,7 +55,7 @@ def _heat(data: ReportData) -> Figure:
     return Figure(
         "heat",
         title,
-        f"{_describe_fastest(best, unit)} {plural(sum(c[0] is not None for c in flat), 'combination')} measured{more}.",
+        f"{_describe_fastest(view, best)} {plural(sum(c[0] is not None for c in flat), 'combination')} measured{more}.",
         plot(
             [_narrow(heat_map) for heat_map in heat_maps] if has_blocks else heat_maps,
             xaxis=_sizes_axis("tensor", [tensor for _, tensor in columns]),
@@ -69,20 +69,21 @@ def _heat(data: ReportData) -> Figure:
     )
 
 
-def _fastest_by_nodes(data: ReportData) -> dict[int, TrialView]:
+def _fastest_by_nodes(view: SearchView) -> dict[int, RankedLayout]:
     """Fastest measured layout on each number of nodes."""
     return {
-        nodes: max((t for t in data.layouts if t.layout.num_nodes == nodes), key=lambda t: t.speed or 0.0)
-        for nodes in data.node_counts
+        nodes: max((t for t in view.ranking.ordered if t.layout.num_nodes == nodes), key=lambda t: view.speed(t) or 0.0)
+        for nodes in view.node_counts
     }
 
 
-def _describe_fastest(best: Mapping[int, TrialView], unit: str) -> str:
+def _describe_fastest(view: SearchView, best: Mapping[int, RankedLayout]) -> str:
+    unit, speeds = UNITS[view.objective], {nodes: format_short(view.speed(t)) for nodes, t in best.items()}
     sizes = {n: f"tensor {t.layout.tensor_parallel} and pipeline {t.layout.pipeline_parallel}" for n, t in best.items()}
     if len(best) == 1:
-        ((nodes, fastest),) = best.items()
-        return f"Highest with {sizes[nodes]}: {format_short(fastest.speed)} {unit}."
-    each = (f"{sizes[n]} on {plural(n, 'node')} ({format_short(t.speed)})" for n, t in best.items())
+        (nodes,) = best
+        return f"Highest with {sizes[nodes]}: {speeds[nodes]} {unit}."
+    each = (f"{sizes[n]} on {plural(n, 'node')} ({speeds[n]})" for n in best)
     return f"Highest, in {unit}: {', '.join(each)}."
 
 
@@ -158,22 +159,23 @@ def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
     return axis(title, showgrid=False, zeroline=False, **ticks)
 
 
-def _cell(data: ReportData, nodes: int, stages: int, tensor: int) -> tuple[float | None, str]:
-    def has_sizes(trial: TrialView) -> bool:
-        layout = trial.layout
+def _cell(view: SearchView, nodes: int, stages: int, tensor: int) -> tuple[float | None, str]:
+    def has_sizes(row: TrialOrLayout) -> bool:
+        layout = row.layout
         return (layout.num_nodes, layout.pipeline_parallel, layout.tensor_parallel) == (nodes, stages, tensor)
 
-    speeds = [t.speed for t in data.layouts if t.speed is not None and has_sizes(t)]
+    speeds = [value_of(layout, view.objective) for layout in view.ranking.ordered if has_sizes(layout)]
     if speeds:
         return max(speeds), format_short(max(speeds))
-    here = [t for t in data.trials if has_sizes(t)]
-    return None, TIMES if here and all(t.has_failed for t in here) else ""
+    here = [t for t in view.search.trials if has_sizes(t)]
+    return None, TIMES if here and all(map(has_failed, here)) else ""
 
 
-def _importance(data: ReportData) -> Figure:
+def _importance(view: SearchView) -> Figure:
     """Importance of each axis for the speed."""
-    title, found, nodes = "Axis importance", data.importance, data.best_num_nodes
-    where = f" on {plural(nodes, 'node')}" if nodes is not None and len(data.node_counts) > 1 else ""
+    title, nodes = "Axis importance", view.best_num_nodes
+    found = axis_importance(*_speeds(view))
+    where = f" on {plural(nodes, 'node')}" if nodes is not None and len(view.node_counts) > 1 else ""
     if found is None:
         needed = f"{where[1:]} " if where else ""
         texts = f"Needs at least {FEWEST_LAYOUTS} measured layouts {needed}that differ in speed."
@@ -187,16 +189,30 @@ def _importance(data: ReportData) -> Figure:
     return Figure(
         "importance",
         title,
-        f"{axis_of(first).label.capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
-        f" average. Based on {basis}.",
+        f"{axis_of(first).label.capitalize()} matters most: its value makes a layout faster or slower by a factor of"
+        f" {1 + found.effects[first]:.2f} on average. Based on {basis}.",
         plot(
             [_effect_bars(found.effects)],
-            xaxis=axis("average change of throughput", tickformat=".0%", range=[0, 1.18 * max(found.effects.values())]),
+            xaxis=axis("average factor of throughput", range=[1, 1 + 1.18 * max(found.effects.values())]),
             yaxis={"automargin": True},
         ),
         height=max(240, 110 + 34 * len(found.effects)),
         note="Mean absolute Shapley value of each axis over the measured layouts, of a kernel regression of log speed.",
     )
+
+
+def _speeds(view: SearchView) -> tuple[list[dict[str, Any]], list[float]]:
+    """Measured layouts on as many nodes as the best by their freely chosen fields, and their speeds."""
+    ranked = [layout for layout in view.ranking.ordered if layout.layout.num_nodes == view.best_num_nodes]
+    layouts = [layout.layout.canonical() for layout in ranked]
+    settings = setting_axes([layout.settings for layout in layouts])
+    columns = {name: as_numbers(values) for name, values in settings.items()}
+    chosen = [
+        {name: value for name, value in layout.without_settings.to_json().items() if name not in (*DERIVED, SETTINGS)}
+        | {name: column[row] for name, column in columns.items()}
+        for row, layout in enumerate(layouts)
+    ]
+    return chosen, [value_of(layout, view.objective) for layout in ranked]
 
 
 def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
@@ -206,21 +222,22 @@ def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
         "type": "bar",
         "orientation": "h",
         "y": [axis_of(name).label for name in names],
+        "base": 1,
         "x": [effects[name] for name in names],
-        "text": [percent(effects[name]) for name in names],
+        "text": [f"{1 + effects[name]:.2f}{TIMES}" for name in names],
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": "@accent"},
-        "hovertemplate": "%{y} changes throughput by %{x:.1%}<extra></extra>",
+        "hovertemplate": "%{y}: a factor of %{text}<extra></extra>",
     }
 
 
-def _time(data: ReportData) -> Figure:
+def _time(view: SearchView) -> Figure:
     """Step time in seconds: from the baseline's to the best layout's, or the parts of one of them."""
-    title, found = "Step time", data.time_breakdowns
+    title, found = "Step time", time_breakdowns(view)
     if not found:
         texts = "Unknown: no layout was profiled (measure.profile), and the cost model does not know this accelerator."
-        return Figure("time", title, texts if data.best else describe_empty(data))
+        return Figure("time", title, texts if view.best else describe_empty(view))
     steps = _bridge(found)
     origin = "as profiled" if found[0].is_profiled else "as predicted by the cost model, not measured"
     return Figure(

@@ -9,20 +9,20 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import report_figures
 from dashboards.report.html import package_file
+from dashboards.search_view import SearchView
 
 _MARGIN = {"l": 58, "r": 18, "t": 64, "b": 44}
 _MARGIN_ABOVE_LEGEND = 96
 _SIZE = 12.5
 
 
-def graph_figures(data: ReportData, is_dark: bool = False) -> dict[str, go.Figure]:
+def graph_figures(view: SearchView, is_dark: bool = False) -> dict[str, go.Figure]:
     """Drawable figures by key, in the page's light or dark colours."""
     colors = _colors(is_dark)
-    return {key: _graph_figure(figure, colors) for key, figure in report_figures(data).items() if figure.plot}
+    return {key: _graph_figure(figure, colors) for key, figure in report_figures(view).items() if figure.plot}
 
 
 def _graph_figure(figure: Figure, colors: Mapping[str, str]) -> go.Figure:

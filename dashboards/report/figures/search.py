@@ -1,159 +1,112 @@
-"""Figures of the search: progress, failures, prediction accuracy. Pure."""
+"""Figures of the search: progress, prediction accuracy. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
-from dashboards.report.data import ReportData, TrialView
-from dashboards.report.explanation import describe_pattern
+from dashboards.columns import predicted
 from dashboards.report.figures.figure import LOG_FROM, Figure, axis, line, logarithmic, plot, scatter
-from dashboards.report.sentences import describe_empty, duration, format_reason, format_trial, percent
+from dashboards.report.sentences import describe_empty, format_trial, percent
+from dashboards.search_view import SearchView
 from dashboards.terminal.headline import UNITS
-from dashboards.trial_text import format_short, format_value
-from search_spaces.layouts.layout import axis_of
-from trials.failure_policy import policy_of
+from dashboards.trial_text import duration, format_short, format_trial_end
+from trials.analysis.verdict import has_failed
 from trials.files.text import plural
-from trials.trial import FailureReason
+from trials.trial import Trial
 
 _FEWEST_OF_RANGE = 3
 _PROGRESS_NOTE = "A dot is one run, and the line the highest by then; a layout's speed is that over all its runs."
 
 
-def search_figures(data: ReportData) -> list[Figure]:
-    return [_progress(data), _failures(data), _predictions(data)]
+def search_figures(view: SearchView) -> list[Figure]:
+    return [_progress(view), _predictions(view)]
 
 
-def _progress(data: ReportData) -> Figure:
+def _progress(view: SearchView) -> Figure:
     """Measured speeds over time, and the highest so far."""
-    unit, title = UNITS[data.objective], "Measured speed"
-    measured = sorted((t for t in data.measured if t.ended_h is not None), key=lambda t: t.ended_h or 0.0)
+    unit, title = UNITS[view.objective], "Measured speed"
+    measured = [t for t in view.search.trials if view.speed(t) is not None and view.ended_h(t) is not None]
+    measured.sort(key=lambda t: _ended_h(view, t))
     if not measured:
-        return Figure("progress", title, describe_empty(data))
-    scale, hour_word = _time_scale(data)
-    summary, best = f"{plural(len(measured), 'run')} measured", _best_speed(data)
-    if data.best is not None and best is not None:
-        summary += f"; {data.best.trial} reached {format_short(best)} {unit} over all its runs"
-        first = next((t for t in measured if t.speed is not None and t.speed >= 0.98 * best), None)
-        summary += f", and after {duration(_ended_h(first) * 3600)} a run had reached 98 % of that" if first else ""
+        return Figure("progress", title, describe_empty(view))
+    scale, hour_word = _time_scale(view)
+    summary, best = f"{plural(len(measured), 'run')} measured", _best_speed(view)
+    if view.best is not None and best is not None:
+        summary += f"; {view.best.trial} reached {format_short(best)} {unit} over all its runs"
+        first = next((t for t in measured if _speed(view, t) >= 0.98 * best), None)
+        if first is not None:
+            summary += f", and after {duration(_ended_h(view, first) * 3600)} a run had reached 98 % of that"
     return Figure(
         "progress",
         title,
         summary + ".",
         plot(
-            list(_progress_traces(data, measured, scale)),
+            list(_progress_traces(view, measured, scale)),
             xaxis=axis(f"{hour_word} since the search began", rangemode="tozero"),
             yaxis=axis(unit, rangemode="tozero"),
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
         height=380,
         note=_PROGRESS_NOTE
-        + (" Crosses at the bottom are trials that failed." if any(t.has_failed for t in data.trials) else ""),
+        + (" Crosses at the bottom are trials that failed." if any(map(has_failed, view.search.trials)) else ""),
     )
 
 
-def _progress_traces(data: ReportData, measured: Sequence[TrialView], scale: float) -> Iterator[dict]:
+def _progress_traces(view: SearchView, measured: Sequence[Trial], scale: float) -> Iterator[dict]:
     """Traces of measured runs, the highest so far, failures, the baseline and the best layout."""
-    texts = [f"{format_trial(t, data.varying)}<br>{format_short(t.speed)} {UNITS[data.objective]}" for t in measured]
-    x, speeds = [_ended_h(t) * scale for t in measured], [t.speed or 0.0 for t in measured]
-    ends = [0.0, max(map(_ended_h, data.trials)) * scale]
+    x, speeds = [_ended_h(view, t) * scale for t in measured], [_speed(view, t) for t in measured]
+    unit = UNITS[view.objective]
+    texts = [
+        f"{format_trial(t, view.varying)}<br>{format_short(speed)} {unit}"
+        for t, speed in zip(measured, speeds, strict=True)
+    ]
+    ends = [0.0, max(_ended_h(view, t) for t in view.search.trials) * scale]
     yield scatter(x, speeds, texts, "measured", "@c1", opacity=0.55)
     highest = line([*x, ends[-1]], [*accumulate(speeds, max), max(speeds)], "highest so far", "@accent")
     yield highest | {"line": {"shape": "hv", "width": 3, "color": "@accent"}}
-    yield from _failure_crosses(data, scale)
+    yield from _failure_crosses(view, scale)
     dotted = {"dash": "dot", "width": 1.5}
-    if data.baseline_speed is not None:
-        yield line(ends, [data.baseline_speed] * 2, "baseline", "@ink", line=dotted)
-    if data.best is not None and data.best.layout.key != data.baseline_key:
-        name = f"{data.verdict.best_word}: {data.best.trial}"
-        yield line(ends, [_best_speed(data)] * 2, name, "@c2", line=dotted)
+    if view.baseline_speed is not None:
+        yield line(ends, [view.baseline_speed] * 2, "baseline", "@ink", line=dotted)
+    if view.best is not None and not view.is_baseline(view.best):
+        name = f"{view.verdict.best_word}: {view.best.trial}"
+        yield line(ends, [_best_speed(view)] * 2, name, "@c2", line=dotted)
 
 
-def _ended_h(trial: TrialView) -> float:
-    return trial.ended_h or 0.0
+def _ended_h(view: SearchView, trial: Trial) -> float:
+    return view.ended_h(trial) or 0.0
 
 
-def _best_speed(data: ReportData) -> float | None:
+def _speed(view: SearchView, trial: Trial) -> float:
+    return view.speed(trial) or 0.0
+
+
+def _best_speed(view: SearchView) -> float | None:
     """Speed of the best layout over all its runs."""
-    return next((t.speed for t in data.layouts if data.best is not None and t.trial == data.best.trial), None)
+    return None if view.best is None else view.speed(view.best)
 
 
-def _failure_crosses(data: ReportData, scale: float) -> Iterator[dict]:
-    failed = [t for t in data.trials if t.has_failed and t.ended_h is not None]
+def _failure_crosses(view: SearchView, scale: float) -> Iterator[dict]:
+    failed = [t for t in view.search.trials if has_failed(t) and view.ended_h(t) is not None]
     if failed:
-        texts = [f"{format_trial(t, data.varying)}<br>{format_reason(t)}" for t in failed]
-        x = [_ended_h(t) * scale for t in failed]
+        texts = [f"{format_trial(t, view.varying)}<br>{format_trial_end(t)}" for t in failed]
+        x = [_ended_h(view, t) * scale for t in failed]
         cross = {"size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "@c2"}}
         yield scatter(x, [0] * len(failed), texts, "failed", "@muted", **cross) | {"cliponaxis": False}
 
 
-def _failures(data: ReportData) -> Figure:
-    """Layouts by the values of the axis that tells most of a failure: those that ran, and that failed by reason."""
-    title, counts = "Failures", _failure_counts(data)
-    if not data.failure_patterns:
-        words = " No axis value sets the layouts that failed for a reason apart from those that ran."
-        return Figure("failures", title, counts + (words if any(t.has_failed for t in data.trials) else ""))
-    name = data.failure_patterns[0].condition.axis
-    failed: dict[FailureReason | None, Counter[Any]] = defaultdict(Counter)
-    ran: Counter[Any] = Counter()
-    for tried in data.tried:
-        value = tried.layout.canonical().axis_values.get(name)
-        if tried.view.has_failed:
-            failed[tried.view.reason][value] += 1
-        elif tried.view.metrics is not None and not tried.view.has_stopped_early:
-            ran[value] += 1
-    values = sorted({*ran, *chain(*failed.values())}, key=lambda value: (str(type(value)), value))
-    texts = [format_value(value) for value in values]
-    reasons = sorted(failed, key=lambda reason: -failed[reason].total())
-    bars = [("ran", ran, "@c1")]
-    bars += [(policy_of(reason).label, failed[reason], f"@{policy_of(reason).color}") for reason in reasons]
-    told = {pattern.reason for pattern in data.failure_patterns}
-    others = [f"{failed[r].total()} {policy_of(r).label}" for r in reasons if r not in told]
-    return Figure(
-        "failures",
-        title,
-        " ".join([counts, *map(describe_pattern, data.failure_patterns)])
-        + (f" No axis value explains the rest: {', '.join(others)}." if others else ""),
-        plot(
-            [
-                {"type": "bar", "name": word, "x": texts, "y": [counts[v] for v in values], "marker": {"color": color}}
-                | {"hovertemplate": "%{y} %{fullData.name}<extra></extra>"}
-                for word, counts, color in bars
-            ],
-            barmode="stack",
-            xaxis=axis(axis_of(name).heading, type="category"),
-            yaxis=axis("layouts", rangemode="tozero"),
-            showlegend=True,
-            legend={"orientation": "h", "y": 1.12, "x": 0},
-        ),
-    )
-
-
-def _failure_counts(data: ReportData) -> str:
-    by_reason = Counter(t.reason for t in data.trials if t.has_failed)
-    counts = ", ".join(f"{count} {policy_of(reason).label}" for reason, count in by_reason.most_common())
-    early = sum(t.has_stopped_early for t in data.trials)
-    stopped = f" {plural(early, 'trial')} stopped early: too slow to become the best." if early else ""
-    if not counts:
-        return f"No trial has failed.{stopped}"
-    return f"{plural(by_reason.total(), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}"
-
-
-def _predictions(data: ReportData) -> Figure:
+def _predictions(view: SearchView) -> Figure:
     """Predicted against measured step time and memory."""
     title = "Predicted and measured"
-    times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
-    peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
+    times, peaks = (_rows(view, name) for name in ("step_time_s", "peak_memory_gib"))
     both = (
-        _PredictionPanel(1, "time", "step time", "s", "@c1", data.varying, [(t, p, m) for t, p, m in times if p and m]),
-        _PredictionPanel(
-            2, "memory", "peak memory", "GiB", "@c3", data.varying, [(t, p, m) for t, p, m in peaks if p and m]
-        ),
+        _PredictionPanel(1, "time", "step time", "s", "@c1", view.varying, times),
+        _PredictionPanel(2, "memory", "peak memory", "GiB", "@c3", view.varying, peaks),
     )
     known = [panel for panel in both if panel.rows]
     if not known:
@@ -172,7 +125,13 @@ def _predictions(data: ReportData) -> Figure:
     )
 
 
-def _median_error(rows: Sequence[tuple[TrialView, float, float]]) -> str:
+def _rows(view: SearchView, name: str) -> list[tuple[Trial, float, float]]:
+    """Measured trials with the prediction and the measurement of this value."""
+    measured = [(t, predicted(t, name), getattr(t.measured, name)) for t in view.search.trials if t.measured]
+    return [(t, before, after) for t, before, after in measured if before and after]
+
+
+def _median_error(rows: Sequence[tuple[Trial, float, float]]) -> str:
     return percent(math.expm1(median(abs(math.log(p / m)) for _, p, m in rows)))
 
 
@@ -186,7 +145,7 @@ class _PredictionPanel:
     unit: str
     color: str
     varying: Sequence[str]
-    rows: Sequence[tuple[TrialView, float, float]]
+    rows: Sequence[tuple[Trial, float, float]]
 
     @property
     def describe_error(self) -> str:
@@ -211,7 +170,7 @@ class _PredictionPanel:
         predicted, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
         yield scatter(measured, predicted, text, self.what, self.color, opacity=0.8) | which
 
-    def _tooltip(self, trial: TrialView, predicted: float, measured: float) -> str:
+    def _tooltip(self, trial: Trial, predicted: float, measured: float) -> str:
         values = f"predicted {format_short(predicted)} {self.unit}, measured {format_short(measured)} {self.unit}"
         return f"{format_trial(trial, self.varying)}<br>{values}"
 
@@ -228,8 +187,8 @@ class _PredictionPanel:
         return min(min(p, m) for _, p, m in self.rows) * 0.9, max(max(p, m) for _, p, m in self.rows) * 1.1
 
 
-def _time_scale(data: ReportData) -> tuple[float, str]:
+def _time_scale(view: SearchView) -> tuple[float, str]:
     """Factor from hours to the unit of the time axis, and the unit's name."""
-    if data.progress.elapsed_h >= 2:
+    if view.elapsed_s >= 2 * 3600:
         return 1.0, "hours"
-    return (60.0, "minutes") if data.progress.elapsed_h * 60 >= 2 else (3600.0, "seconds")
+    return (60.0, "minutes") if view.elapsed_s >= 2 * 60 else (3600.0, "seconds")

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dashboards.search_view import SearchView
 from search_spaces.layouts.layout import Layout
-from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
+from trials.analysis.ranked_layout import TrialOrLayout
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,14 @@ class TimeBreakdown:
     is_profiled: bool
 
 
-def time_breakdowns(
-    best: RankedLayout | None, baseline: TrialOrLayout | None, spec: Mapping[str, Any]
-) -> tuple[TimeBreakdown, ...]:
+def time_breakdowns(view: SearchView) -> tuple[TimeBreakdown, ...]:
     """Breakdowns of the baseline and of the best layout where they differ, both profiled or both by the cost model.
 
     Where they cannot be had alike the best layout's alone, as profiled; unknown ones are omitted.
     """
+    best, baseline, spec = view.best, view.verdict.baseline, view.search.spec
     wanted: dict[str, TrialOrLayout] = {}
-    if baseline is not None and (best is None or baseline.layout.key != best.layout.key):
+    if baseline is not None and baseline.measured and (best is None or not view.is_baseline(best)):
         wanted["the baseline"] = baseline
     if best is not None:
         wanted[best.trial] = best

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.report.data import report_data
 from dashboards.report.page import report_page
+from dashboards.search_view import SearchView
 from tests.dashboards.report.searches import STATES, a_full_search
 from tests.dashboards.searches import START
 
@@ -37,7 +37,7 @@ TALL = 9000
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> str:
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(report_page(report_data(a_full_search().record, START + 3600)), encoding="utf-8")
+    file.write_text(report_page(SearchView.of(a_full_search().record, START + 3600)), encoding="utf-8")
     return file.as_uri()
 
 
@@ -48,7 +48,7 @@ def address(tmp_path_factory) -> str:
 )
 def test_every_figure_is_drawn_without_a_word_to_the_console_or_the_network(tab, tmp_path, search, scheme, width):
     file = tmp_path / "report.html"
-    file.write_text(report_page(report_data(search().record, START + 3600)), encoding="utf-8")
+    file.write_text(report_page(SearchView.of(search().record, START + 3600)), encoding="utf-8")
     tab.look(width=width, height=TALL, scheme=scheme)
     tab.open(file.as_uri())
     tab.until(ALL_DRAWN)

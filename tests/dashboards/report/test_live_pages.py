@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.report.data import report_data
 from dashboards.report.html import package_file
 from dashboards.report.live_page import live_page, message_page, searches_page
 from dashboards.report.log_page import trials_page
 from dashboards.report.page import report_without_scripts
-from dashboards.report.search_rows import search_row
+from dashboards.search_rows import search_row
+from dashboards.search_view import SearchView
 from tests.dashboards import compared
 from tests.dashboards.report.searches import BASELINE, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
@@ -23,8 +23,8 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
 
 def test_the_shell_brings_the_scripts_that_the_report_comes_without():
-    shell, data = live_page("tiny-abcdef"), report_data(a_search().record, START)
-    report = report_without_scripts(data)
+    shell, view = live_page("tiny-abcdef"), SearchView.of(a_search().record, START)
+    report = report_without_scripts(view)
     assert all(package_file(name) in shell.text for name in ("page.js", "live.js"))
     assert "<script>" not in report.text
     assert "connect-src 'self'" in shell.policy

@@ -13,10 +13,10 @@ from html.parser import HTMLParser
 import pytest
 
 from dashboards.report import html
-from dashboards.report.data import report_data
 from dashboards.report.html import embedded_json
 from dashboards.report.page import notebook_card, report_page
 from dashboards.report.use_it import LaunchCommand, UseIt
+from dashboards.search_view import SearchView
 from tests.dashboards import compared
 from tests.dashboards.report.searches import BASELINE, FASTEST, HOSTILE, a_full_search, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 
 def page_of(search, after_s=3600.0):
-    return report_page(report_data(search.record, START + after_s))
+    return report_page(SearchView.of(search.record, START + after_s))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,7 +104,7 @@ def test_a_hostile_name_excerpt_or_accelerator_stays_text(text, page):
     assert "{{ 7 * 7 }}" in page.text
     named = SearchUnderTest(spec(name=HOSTILE, cluster={"gpus_per_node": 4, "accelerator": HOSTILE}))
     named.measure(named.start(BASELINE), 1000.0)
-    card = Page(notebook_card(report_data(a_full_search().record, START)))
+    card = Page(notebook_card(SearchView.of(a_full_search().record, START)))
     for shown, num_scripts in ((page, 3), (Page(page_of(named)), 3), (card, 0)):
         assert (shown.all("img"), len(shown.scripts)) == ([], num_scripts)
     assert "1.49x faster than the baseline" in card.text
@@ -152,7 +152,7 @@ def test_the_recipe_can_be_used_from_the_first_screen_and_a_command_says_what_it
     command = f'torchrun --node-rank "$NODE_RANK" --config YOUR_CONFIG.yaml {HOSTILE}'
     launches = (LaunchCommand("nanotron", command, False, ("nanotron.yaml",)),)
     use = UseIt("/runs/tiny/recipe", "sbatch launch.sbatch", launches, "parlay replay tiny")
-    page = Page(report_page(report_data(a_full_search().record, START, use)))
+    page = Page(report_page(SearchView.of(a_full_search().record, START), use))
     shown = page.text[: page.text.index("Measured speed")]
     needs = ("NODE_RANK and MASTER_ADDR set", "Replace what begins with YOUR_", "recipe/nanotron.yaml")
     assert all(words in shown for words in ("/runs/tiny/recipe", "sbatch launch.sbatch", "parlay replay tiny", *needs))
@@ -175,15 +175,16 @@ def test_a_thousand_trials_make_a_light_page():
     one = len(page_of(search))
     record = search.record
     many = replace(record, trials=tuple(replace(record.trials[0], trial=f"t{i:04d}") for i in range(1, 1001)))
-    assert len(report_page(report_data(many, START + 3600))) - one < 2_000_000
+    assert len(report_page(SearchView.of(many, START + 3600))) - one < 2_000_000
 
 
 def test_the_table_is_sorted_by_speed_whatever_was_measured_again_and_says_why_one_is_above_the_best():
     search = a_search(14)
     search.measure(search.start(FASTEST, "repeat"), 1500.0)
     search.measure(search.start(BASELINE, "repeat"), 100.0)
-    tried = report_data(search.record, START).tried
-    speeds = [row.view.speed for row in tried if row.view.speed is not None]
+    view = SearchView.of(search.record, START)
+    speeds = [view.speed(row) for row in view.rows if view.speed(row) is not None]
+    assert len(speeds) == 14
     assert speeds == sorted(speeds, reverse=True)
     search.measure(search.start(replace(BASELINE, tensor_parallel=8, data_parallel=1, grad_accum_steps=8)), 2000.0)
     assert "A layout above t0003 is" in Page(page_of(search)).text

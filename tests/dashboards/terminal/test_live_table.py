@@ -9,13 +9,12 @@ import pytest
 
 from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.headline import best_layout_line, sentence
-from dashboards.terminal.live_table import LiveView, progress_line, results_table
+from dashboards.terminal.layout_table import results_table
+from dashboards.terminal.live_table import LiveView, progress_line
 from dashboards.trial_text import describe_flag
 from search_spaces.layouts.layout import Layout
-from tests.dashboards.compared import BASELINE, BATCH, compared_search, plain_lines, ranking_of, shown
+from tests.dashboards.compared import BASELINE, BATCH, SPEC, compared_search, plain_lines, shown, view_of
 from tests.dashboards.searches import SearchUnderTest, ended_search
-from trials.analysis.ranking import Objective
-from trials.analysis.verdict import verdict_of
 from trials.ledger.events import Event, EventKind
 from trials.trial import FailureReason
 
@@ -31,9 +30,9 @@ def terminal(monkeypatch) -> Terminal:
     return Terminal()
 
 
-def drawn(search: SearchUnderTest, stream: io.StringIO, baseline: str | None = BASELINE.key) -> str:
+def drawn(search: SearchUnderTest, stream: io.StringIO) -> str:
     """The view of a search as it is now; on a terminal the table in place."""
-    with LiveView(Objective.TOKENS_PER_SEC, BATCH, baseline, stream) as view:
+    with LiveView(stream) as view:
         view.begin(search.record)
         if stream.isatty() and view._live is not None:
             view._live.refresh()
@@ -55,13 +54,13 @@ def test_flags_stand_in_the_line_of_a_measurement_and_are_explained_once_with_wh
 
 def test_below_the_table_stand_what_is_in_flight_the_answer_so_far_and_each_limit_as_time_passes(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    search = SearchUnderTest({"search": {"max_trials": 8, "max_wall_time": "3600s"}})
+    search = SearchUnderTest(SPEC | {"search": {"max_trials": 8, "max_wall_time": "3600s"}})
     search.measure(search.start(BASELINE), 100_000.0, ("suspect_node",))
     search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 150_000.0)
     search.start(Layout(micro_batch_size=2, grad_accum_steps=8))
     (attempt,) = search.record.in_flight
     now = attempt.started_at + 30
-    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, terminal, clock=lambda: now) as view:
+    with LiveView(terminal, clock=lambda: now) as view:
         view.begin(search.record)
         view._live.refresh()
         text = terminal.getvalue()
@@ -86,7 +85,7 @@ def test_a_table_that_does_not_fit_the_screen_keeps_the_best_and_the_newest(term
     search = SearchUnderTest()
     for size, rate in ((4, 9.0), *((2, 5.0),) * 12):
         search.measure(search.start(Layout(micro_batch_size=size, grad_accum_steps=BATCH // size)), rate)
-    text = drawn(search, terminal, None)
+    text = drawn(search, terminal)
     assert "t0001 *" in text
     assert "t0013" in text
     assert "t0004" not in text
@@ -118,13 +117,8 @@ def test_a_small_terminal_has_every_word_of_the_remarks_and_the_last_line(termin
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
-def headline(search, ranking, baseline_key):
-    return best_layout_line(verdict_of(search, ranking, baseline_key))
-
-
 def test_the_headline_compares_with_what_runs_today_and_names_ties_and_progress_counts_trials():
-    search = compared_search().record
-    words = headline(search, ranking_of(search), BASELINE.key)
+    words = best_layout_line(view_of(compared_search()).verdict)
     assert words.startswith("fastest so far: t0002, tp2 pp1 dp1 mb2, ")
     assert "160,000 (156,800–163,200) tokens/s" in words
     assert "1.60x faster than the baseline (1.54–1.67)" in words
@@ -137,22 +131,21 @@ def test_the_headline_compares_with_what_runs_today_and_names_ties_and_progress_
 
 
 def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
-    search, layouts = SearchUnderTest(), (BASELINE, Layout(micro_batch_size=4, grad_accum_steps=4))
+    search, layouts = SearchUnderTest(SPEC), (BASELINE, Layout(micro_batch_size=4, grad_accum_steps=4))
     for kind in ("search", "repeat", "repeat"):
         for layout, rate, peak_gib in zip(layouts, (100_000.0, 99_900.0), (3.0, 2.0), strict=True):
             search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
     search.end()
-    words = headline(search.record, ranking_of(search.record), BASELINE.key)
+    words = best_layout_line(view_of(search).verdict)
     assert words.startswith("recommended: t0002, ")
     assert "; no clear winner: 1.00x (0.93–1.08); " in words
     assert words.endswith("; t0001 is 0.1 % faster, within noise, but needs 3 GiB instead of 2")
-    rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
+    rows = shown(results_table(view_of(search)))[1:]
     assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
     for kind in ("search", "repeat", "repeat"):
         third = Layout(micro_batch_size=2, grad_accum_steps=8)
         search.measure(search.start(third, kind), 99_800.0, peak_memory_gib=3.0)
-    verdict = verdict_of(search.record, ranking_of(search.record), BASELINE.key)
-    assert sentence(verdict).endswith("needs 3 GiB instead of 2. Statistically tied with t0002: t0007.")
+    assert sentence(view_of(search).verdict).endswith("needs 3 GiB instead of 2. Statistically tied with t0002: t0007.")
 
 
 def test_every_event_that_matters_is_one_line_without_terminal_codes():

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
+from dashboards.search_rows import format_age
 from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.fitting_words import fitting_words
 from dashboards.terminal.headline import headroom_lines
-from dashboards.terminal.live_table import results_table
-from dashboards.terminal.searches_table import format_age, searches_table
+from dashboards.terminal.layout_table import LayoutTable, newest_rows, results_table
+from dashboards.terminal.searches_table import searches_table
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
-from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import AXES, Layout
 from tests.dashboards.compared import (
     BASELINE,
-    BATCH,
+    SPEC,
     compared_search,
-    ranking_of,
     repeated_search,
     shown,
+    view_of,
 )
 from tests.dashboards.searches import SearchUnderTest
 from tests.trials.analysis.test_verdict import told
-from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason
 
 COLUMNS = ["trial", "layout", "tokens/s", "±", "%", "step", "s", "GiB", "state"]
 
 
-def rows_of(search: SearchUnderTest, baseline: str | None = BASELINE.key) -> list[str]:
-    return shown(results_table(search.record, ranking_of(search.record), baseline))[1:]
+def rows_of(search: SearchUnderTest) -> list[str]:
+    return shown(results_table(view_of(search)))[1:]
 
 
 def measured(layout: Layout, tokens_per_sec: float = 1000.0, **fields) -> SearchUnderTest:
     """Search of one layout."""
-    search = SearchUnderTest()
+    search = SearchUnderTest({"name": "tiny"})
     search.measure(search.start(layout), tokens_per_sec, **fields)
     return search
 
@@ -46,7 +47,7 @@ def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reaso
     search = compared_search()
     flagged = Layout(micro_batch_size=16, grad_accum_steps=1)
     search.measure(search.start(flagged), 9.0, ("extrapolated",))
-    header, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
+    header, *rows = shown(results_table(view_of(search)))
     assert header.split() == COLUMNS
     marks = [["t0002", "*"], ["t0003", "="], ["t0001", "b"], ["t0005", "!"], ["t0004", "tp1"]]
     assert [row.split()[:2] for row in rows] == marks
@@ -58,7 +59,7 @@ def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reaso
 
 def test_a_pruned_trial_shows_what_it_reaches_at_most():
     search = compared_search()
-    search.prune(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 90_000.0)
+    search.prune(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 90_000.0)
     said = event_line(search.events[-2], search.records[-2])
     assert said.endswith("t0005.a1 stopped early: 90,000 tokens/s")
     last = rows_of(search)[-1]
@@ -66,19 +67,31 @@ def test_a_pruned_trial_shows_what_it_reaches_at_most():
     assert last.split()[-1] == "pruned"
 
 
-def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
+def test_a_layout_is_one_row_over_all_its_runs_wherever_it_was_measured_again_and_failures_are_counted():
     rows = rows_of(repeated_search())
-    assert [row.split()[:2] for row in rows[:3]] == [["t0002", "*"], ["t0003", "tp1"], ["t0001", "b"]]
-    assert "152,000" in rows[0]
-    assert rows[0].split()[-2:] == ["3", "runs"]
-    assert {row.split()[0] for row in rows[3:] if row.startswith("t")} == {"t0004", "t0007"}
-    assert next(row for row in rows if row.startswith("t0007")).split()[1] == "br"
+    assert [row.split()[0] for row in rows] == ["t0003", "t0002", "t0001", "t0004"], "by speed"
+    assert " 152,000 " in rows[1]
+    assert rows[1].rstrip().endswith("3 runs")
+    assert rows[2].rstrip().endswith("1 of 2 runs")
+
+
+def test_the_best_is_green_a_failure_red_and_a_repeat_dim_and_the_marks_that_are_used_are_explained():
+    search = repeated_search()
+    search.measure(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 9.0, ("extrapolated",))
+    view = view_of(search)
+    table = LayoutTable(newest_rows(view, 20), view)
+    assert table.legend == "* recommended so far   b baseline   r repeat   ! flagged, see below"
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, color_system="standard", width=120)
+    console.print(table)
+    styles = {row.split("t00")[1][:2]: row.split("t00")[0] for row in stream.getvalue().splitlines() if "t00" in row}
+    assert (styles["02"], styles["04"], styles["05"], styles["01"]) == ("\x1b[1;32m", "\x1b[31m", "\x1b[2m", "")
 
 
 @pytest.mark.parametrize(("low", "high", "words"), [(990.1, 1010.0, "±1"), (899.0, 1106.0, "-10/+11")])
 def test_an_interval_that_is_all_but_symmetric_is_one_number(low, high, words):
     search = measured(BASELINE, 1000.0, tokens_per_sec_low=low, tokens_per_sec_high=high)
-    assert rows_of(search, None)[0].split()[-4] == words
+    assert f" {words} " in rows_of(search)[0]
     assert " 1,000 (" in event_line(search.events[-2], search.record)
 
 
@@ -106,7 +119,7 @@ def test_no_two_layouts_look_alike(field):
     other = 2 * (value or 1) if axis.is_number else next(word for word in axis.words or (False, True) if word != value)
     for layout in (known, replace(known, **{field: other}), replace(known, bucket_mib=25)):
         search.measure(search.start(layout), 1000.0)
-    assert len({row[len("t0001 =") :] for row in rows_of(search, None)}) == 3
+    assert len({row[len("t0001 =") :] for row in rows_of(search)}) == 3
 
 
 def test_no_line_is_wider_than_eighty_columns_without_a_terminal(monkeypatch):
@@ -117,14 +130,13 @@ def test_no_line_is_wider_than_eighty_columns_without_a_terminal(monkeypatch):
     for engine in ("torch", "megatron-deepspeed"):
         search.measure(search.start(Layout(**degrees, **others, engine=engine)), 123_456_789.0)
     search.fail(search.start(Layout(precision="bf16")), FailureReason.CANCELLED_BY_SEARCH)
-    rows = rows_of(search, None)
+    rows = rows_of(search)
     assert max(len(row.rstrip()) for row in rows) <= 80
     assert sum("123,456,789" in row for row in rows) == 2
 
 
 def test_columns_are_left_out_before_a_line_would_wrap(monkeypatch):
-    search = compared_search().record
-    table = results_table(search, ranking_of(search), BASELINE.key)
+    table = results_table(view_of(compared_search()))
     headers = []
     for width in (80, 70, 62, 50):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -138,30 +150,29 @@ def test_columns_are_left_out_before_a_line_would_wrap(monkeypatch):
 
 
 def test_of_many_layouts_the_first_are_shown_and_the_baseline_and_how_many_are_left():
-    search = SearchUnderTest()
+    search = SearchUnderTest(SPEC | {"baseline": Layout(micro_batch_size=16).to_json()})
     for number in range(30):
         layout = Layout(tensor_parallel=number + 1, micro_batch_size=16)
         search.measure(search.start(layout), 1000.0 + number)
-    table = results_table(search.record, ranking_of(search.record), Layout(micro_batch_size=16).key, most=20)
+    table = results_table(view_of(search), most=20)
     _, *rows = shown(table)
     assert (len(rows), table.num_more) == (20, 10)
     assert rows[-1].startswith("t0001 =b")
 
 
-def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_table():
-    spec = {"name": "tiny", "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
+def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_not_the_best():
+    spec = {"name": "tiny", "global_batch_size": 16, "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
     asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 10.0}}
     search = SearchUnderTest(spec | asked)
     search.measure(search.start(BASELINE), 100_000.0, peak_memory_gib=9.0)
     assert "leaves 1 GiB free, constraints.min_free_memory_gib is 4" in event_line(search.events[-2], search.record)
     search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 80_000.0, peak_memory_gib=6.0)
-    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryHeadroom.of_search(search.record.spec))
-    _, kept, full = shown(results_table(search.record, ranking, None))
-    assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
-    assert full.rstrip().endswith("too full")
-    (line,) = headroom_lines(ranking)
+    full, kept = rows_of(search)
+    assert (kept.split()[:2], full.split()[:2]) == (["t0002", "*"], ["t0001", "tp1"])
+    assert "too full" in full
+    (line,) = headroom_lines(view_of(search).ranking)
     assert line == "! t0001 leaves less memory free than required: constraints.min_free_memory_gib is 4 GiB"
-    assert headroom_lines(ranking_of(search.record)) == []
+    assert headroom_lines(view_of(compared_search()).ranking) == []
 
 
 def test_what_all_rows_have_and_then_what_follows_from_the_other_words_is_left_out():
@@ -181,9 +192,9 @@ def test_no_width_is_too_small_and_wide_characters_count_twice():
 
 
 def test_each_search_has_its_state_speed_and_age():
-    ended, spec = compared_search(), {"baseline": BASELINE.to_json(), "global_batch_size": BATCH}
+    ended = compared_search()
     ended.end()
-    compared = replace(ended.record, spec=spec)
+    compared = ended.record
     empty = SearchUnderTest().record
     header, first, second = shown(searches_table([compared, empty], compared.created_at + 7200))
     names = ["search", "state", "layouts", "tokens/s", "\N{MULTIPLICATION SIGN}", "baseline", "node-hours", "age"]
@@ -194,7 +205,7 @@ def test_each_search_has_its_state_speed_and_age():
 
 
 def test_a_search_without_a_clear_winner_shows_no_speedup():
-    tied = told("baseline 1000~, other 1280~", spec={"baseline": BASELINE.to_json(), "global_batch_size": BATCH})
+    tied = told("baseline 1000~, other 1280~", spec=SPEC)
     _, row = shown(searches_table([tied.record], tied.record.created_at))
     assert "no clear winner" in row
     assert "1.28" not in row

@@ -14,7 +14,7 @@ import pytest
 from dashboards.access.ports import reserve_port
 from dashboards.report.live_page import message_page, searches_page
 from dashboards.report.log_page import LiveLog, log_page
-from dashboards.report.search_rows import search_row
+from dashboards.search_rows import search_row
 from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.dashboards.report.searches import a_search

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 
-from dashboards.report.data import report_data
 from dashboards.report.figures import registry
 from dashboards.report.figures.importance import axis_importance
 from dashboards.report.figures.plotly_export import graph_figures
 from dashboards.report.page import report_without_scripts
+from dashboards.search_view import SearchView
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import BASELINE, FASTEST, STATES, a_full_search, a_search, spec
@@ -26,7 +25,7 @@ from trials.trial import FailureReason
 
 
 def report_figures(search):
-    return registry.report_figures(report_data(search.record, START + 3600))
+    return registry.report_figures(SearchView.of(search.record, START + 3600))
 
 
 def only_failed():
@@ -49,10 +48,10 @@ def test_every_figure_has_words_and_only_finite_numbers(search):
 
 
 def test_figures_are_in_the_order_of_the_page_and_in_its_colours():
-    data = report_data(a_full_search().record, START + 3600)
-    figures = registry.report_figures(data)
+    view = SearchView.of(a_full_search().record, START + 3600)
+    figures = registry.report_figures(view)
     drawn = [key for key, figure in figures.items() if figure.plot]
-    assert drawn == re.findall(r'data-figure="(\w+)"', report_without_scripts(data).text)
+    assert drawn == re.findall(r'data-figure="(\w+)"', report_without_scripts(view).text)
     text = json.dumps([figure.plot for figure in figures.values()])
     assert not any(written_out in text for written_out in ("#", "rgb")), "it would be wrong in the dark"
 
@@ -84,21 +83,6 @@ def several_nodes(objectives=("tokens_per_sec", "joules_per_token")):
     return search
 
 
-def failing():
-    """Micro-batch 8 runs into the time limit; two others crash."""
-    search = SearchUnderTest(spec())
-    for tensor in (1, 2, 4):
-        for size in (1, 2, 4, 8):
-            trial = search.start(Layout(tensor_parallel=tensor, data_parallel=8 // tensor, micro_batch_size=size))
-            if size == 8:
-                search.fail(trial, FailureReason.TIME_LIMIT)
-            elif tensor == size:
-                search.fail(trial, FailureReason.SCRIPT_ERROR)
-            else:
-                search.measure(trial, 1000.0)
-    return search
-
-
 POOLED = pytest.approx(math.sqrt(1500.0 * 1300.0))
 
 
@@ -108,8 +92,6 @@ POOLED = pytest.approx(math.sqrt(1500.0 * 1300.0))
         (repeated, "progress", "measured", None, [1000.0, 1500.0, 1300.0]),
         (repeated, "progress", "highest so far", None, [1000.0, 1500.0, 1500.0, 1500.0]),
         (repeated, "progress", "fastest so far: t0003", None, [POOLED, POOLED]),
-        (failing, "failures", "ran", None, [2, 2, 2, 0]),
-        (failing, "failures", "time limit", None, [0, 0, 0, 3]),
         (several_nodes, "memory", "2 nodes", [10.0 - power / 2 for power in range(11)], None),
     ],
 )
@@ -122,7 +104,6 @@ def test_a_figure_has_its_points(search, figure, trace, x, y):
 @pytest.mark.parametrize(
     ("search", "figure", "words"),
     [
-        (a_search, "failures", "1 trial of 3 failed: 1 out of memory."),
         (several_nodes, "memory", "2.50 times the throughput for 2 times the nodes."),
         (several_nodes, "importance", "on 11 measured layouts on 2 nodes;"),
     ],
@@ -158,16 +139,11 @@ def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
 
 
 def test_predictions_are_those_of_the_proposal_and_their_error_is_told_by_range_where_enough_have_one():
-    search = a_search(9)
-    measured = iter((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 10.0, 20.0, 30.0))
-    data = report_data(search.record, START)
-    trials = tuple(
-        replace(t, metrics=replace(t.metrics, step_time_s=next(measured)), predicted_step_time_s=5.0)
-        if t.metrics
-        else t
-        for t in data.trials
-    )
-    figure = registry.report_figures(replace(data, trials=trials))["predictions"]
+    search = SearchUnderTest(spec())
+    for size, measured in enumerate((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 10.0, 20.0, 30.0), 1):
+        trial = search.start(Layout(micro_batch_size=size), prediction={"step_time_s": 5.0})
+        search.measure(trial, 1000.0, step_time_s=measured)
+    figure = report_figures(search)["predictions"]
     ranges = "150 % from 1.00 to 3.00 s, 20 % from 4.00 to 6.00 s, 300 % from 10.0 to 30.0 s"
     assert f"in time (9 trials; {ranges})" in figure.summary
     points = next(trace for trace in figure.plot["data"] if trace["mode"] == "markers")
@@ -245,10 +221,10 @@ def test_profiled_and_predicted_seconds_are_not_mixed():
 
 @pytest.mark.slow
 def test_every_figure_that_the_page_draws_is_a_graph_object_in_the_colours_of_its_scheme():
-    data = report_data(a_full_search().record, START)
-    drawn = {key: figure for key, figure in registry.report_figures(data).items() if figure.plot}
+    view = SearchView.of(a_full_search().record, START)
+    drawn = {key: figure for key, figure in registry.report_figures(view).items() if figure.plot}
     for is_dark, background in ((False, "#ffffff"), (True, "#171b20")):
-        figures = graph_figures(data, is_dark)
+        figures = graph_figures(view, is_dark)
         assert list(figures) == list(drawn)
         for key, figure in figures.items():
             told = json.loads(figure.to_json())

@@ -1,16 +1,15 @@
-"""Rows of the service's list of searches. Pure."""
+"""Rows of the lists of searches, in a terminal and in the service's pages. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dashboards.report.setup import cluster_size, model_size
+from dashboards.search_view import SearchView
 from dashboards.terminal.headline import against_baseline, describe_ending
-from dashboards.terminal.searches_table import format_age
 from dashboards.text import printable
 from dashboards.trial_text import format_number, layout_name
-from search_spaces.layouts.short_name import varying_axes
-from trials.analysis.verdict import DisplayState, baseline_key_of, ranking_of, verdict_of
+from trials.analysis.verdict import DisplayState
 from trials.ledger.events import SearchRecord
 
 
@@ -49,8 +48,8 @@ class SearchListRow:
 
 def search_row(search: SearchRecord, owner: str) -> SearchListRow:
     """The row of a search, without what a service knows of its driver."""
-    verdict = verdict_of(search, ranking_of(search, search.trials), baseline_key_of(search))
-    best = verdict.best
+    view = SearchView.of(search, search.created_at)
+    verdict, best = view.verdict, view.best
     return SearchListRow(
         search_id=search.search_id,
         state=verdict.state,
@@ -60,13 +59,21 @@ def search_row(search: SearchRecord, owner: str) -> SearchListRow:
         num_layouts=verdict.num_layouts,
         max_layouts=verdict.max_layouts,
         tokens_per_sec="" if best is None else format_number(best.measured.tokens_per_sec),
-        best="" if best is None else layout_name(best.layout, varying_axes([trial.layout for trial in search.trials])),
+        best="" if best is None else layout_name(best.layout, view.varying),
         against_baseline=against_baseline(verdict),
         node_hours=_node_hours(search.node_hours_used),
         is_replayed=search.replayed_table is not None,
         created_at=search.created_at,
         owner=printable(owner),
     )
+
+
+def format_age(seconds: float) -> str:
+    """Age in its largest whole unit: `3 d`, `5 h`, `12 min`, `40 s`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _node_hours(hours: float) -> str:
