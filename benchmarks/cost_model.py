@@ -32,7 +32,7 @@ from scipy.stats import spearmanr
 from benchmarks.measured import first_trials, observations_in, others_of, strict_sampler, task_of
 from benchmarks.output import Line, arguments_of, mean_of, show
 from benchmarks.published import COLUMNS, columns_of, published_lines
-from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior
+from orchestrator.search.samplers.cost_model_posterior import TuningTask, memory_posterior
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryEvidence, StepTimePosterior
 from search_spaces.cost_model.step_time import StepTerms

@@ -29,7 +29,7 @@ from dashboards.mlflow.points import trial_points
 from dashboards.mlflow.runs import child_view, parent_view
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
-from orchestrator.common.logs import ListSink, sending_to
+from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.lifecycle.mlflow_resync import resync
 from slurm.sandbox.sandbox import SLURMCTLD
 from tests.kit import ABSENT, until

@@ -30,10 +30,10 @@ from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import predictor, task_of
-from orchestrator.samplers.factory import make_sampler
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
+from orchestrator.search.samplers.factory import make_sampler
 from orchestrator.search.stopping import Limits
 from orchestrator.service.quota import QuotaRequest, grant
 from slurm.interface import Slurm

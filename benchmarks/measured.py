@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.cost_model_posterior import TuningTask
-from orchestrator.samplers.factory import make_sampler
-from orchestrator.samplers.fallback import FallbackSampler
+from orchestrator.search.samplers.base import Sampler, TrialFeedback
+from orchestrator.search.samplers.cost_model_posterior import TuningTask
+from orchestrator.search.samplers.factory import make_sampler
+from orchestrator.search.samplers.fallback import FallbackSampler
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Fabric, LinkDomain, Links

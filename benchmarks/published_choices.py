@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.measured import feedback_of, strict_sampler
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published_throughput import Reading, Training, readings_in
-from orchestrator.samplers.cost_model_posterior import TuningTask
+from orchestrator.search.samplers.cost_model_posterior import TuningTask
 from search_spaces.cost_model.posterior import TimePrior
 from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout

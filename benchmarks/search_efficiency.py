@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks.measured import feedback_of, first_of, observations_in, others_of, strict_sampler, task_of
 from benchmarks.output import Line, arguments_of, mean_of, show
-from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.deephyper import DeepHyperSampler, DeepHyperSettings
+from orchestrator.search.samplers.base import Sampler, TrialFeedback
+from orchestrator.search.samplers.deephyper import DeepHyperSampler, DeepHyperSettings
 from search_spaces.tables.benchmark_problem import BenchmarkProblem, problems_in
 from search_spaces.tables.measured_table import Observation
 

@@ -13,6 +13,9 @@ RANK_NAMES = (
 )
 """Variables that identify a rank: left over from another launcher, they would give all ranks the same identity."""
 
+PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+"""Variables for the Python that runs Parlay, which ranks do not inherit."""
+
 _FOREIGN_PREFIXES = (
     *("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_"),
     *("PMI", "OMPI_", "MPI_", "TORCHELASTIC_"),

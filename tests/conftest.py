@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from orchestrator.common.logs import ListSink, sending_to
+from orchestrator.lifecycle.logs import ListSink, sending_to
 
 pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres", "tests.chromium")
 

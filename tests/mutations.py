@@ -68,8 +68,8 @@ ROOMS = (
     Room(
         "exchange",
         12,
-        ("orchestrator/interop/*.py",),
-        ("tests/orchestrator/interop/test_*.py", "tests/orchestrator/cli/test_export.py"),
+        ("orchestrator/records/formats/*.py",),
+        ("tests/orchestrator/records/formats/test_*.py", "tests/orchestrator/cli/test_export.py"),
     ),
     Room("recipe", 18, ("orchestrator/recipe/*.py",), ("tests/orchestrator/recipe/test_*.py",)),
     Room(
@@ -82,8 +82,8 @@ ROOMS = (
     Room(
         "importers",
         20,
-        ("orchestrator/importers/**/*.py",),
-        ("tests/orchestrator/importers/**/test_*.py", "tests/orchestrator/config/test_init*.py"),
+        ("orchestrator/config/importers/**/*.py",),
+        ("tests/orchestrator/config/importers/**/test_*.py", "tests/orchestrator/config/test_init*.py"),
     ),
     Room(
         "exports",

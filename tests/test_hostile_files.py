@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.common.exit_codes import ExitCode
-from orchestrator.comparison.recorded_runs import _recorded_outcomes
 from orchestrator.config.notify_target import webhook_address
 from orchestrator.launchers.local.processes import RankProcess
 from orchestrator.launchers.local.rank_groups import RANKS_SCHEMA, AcceptedLaunch, read_ranks
 from orchestrator.launchers.slurm.handover import ClockReading, HandoverEntry, HandoverFile
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.recipe.recipe import checksum
+from orchestrator.replay.recorded_runs import _recorded_outcomes
 from orchestrator.search.lease import current_lease
 from orchestrator.service.quota import QuotaFile
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir

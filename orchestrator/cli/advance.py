@@ -12,13 +12,13 @@ from orchestrator.cli.drive import exit_code_of, print_search
 from orchestrator.cli.endings import resumable
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with, log, print_result, prints_json, warn
-from orchestrator.common.exit_codes import ExitCode
-from orchestrator.common.logs import use_times_in
+from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.lifecycle.logs import use_times_in
 from search_spaces.errors import ExternalError, InputError
 
 if TYPE_CHECKING:
+    from orchestrator.config.schema.launcher import LauncherSection
     from orchestrator.records.lookup import OwnSearch
-    from orchestrator.schema.launcher import LauncherSection
     from trials.files.folders import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -79,11 +79,11 @@ def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
 
 def _advance(found: OwnSearch) -> SearchRecord:
     """Drive the search for one turn and return its record. A search that has ended is only finished, once."""
+    from orchestrator.config.schema.notify import NotifyEvent
     from orchestrator.lifecycle.create import reopen_search
     from orchestrator.lifecycle.drive import driving
     from orchestrator.lifecycle.notify import is_notification_due
     from orchestrator.lifecycle.signals import StopSignals
-    from orchestrator.schema.notify import NotifyEvent
 
     is_notified = not is_notification_due(found.folder, found.spec, NotifyEvent.END)
     if found.record.state.is_ended and is_notified and found.folder.measured.exists():

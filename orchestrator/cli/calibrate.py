@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, run_job
 from orchestrator.cli.options import LauncherKind, Overrides, SearchFilePath, WorkDir
 from orchestrator.cli.output import Exit, print_result, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def calibrate(
     ] = None,
     work_dir: WorkDir = None,
 ) -> None:
-    from orchestrator.common.machine_load import busy_warning
     from orchestrator.diagnostics import calibrate as calibration
     from orchestrator.diagnostics import cluster_file
     from orchestrator.diagnostics.job import ProgramFailed, run_program
+    from orchestrator.diagnostics.machine_load import busy_warning
+    from orchestrator.diagnostics.preflight.trainer import python_of, require_engine_packages, require_torch
     from orchestrator.planning.candidates import valid_candidates
-    from orchestrator.preflight.trainer import python_of, require_engine_packages, require_torch
     from trials.files.folders import write_text
 
     spec = load_for_job(search_file, sets, launcher, work_dir, "calibrate")

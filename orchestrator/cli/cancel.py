@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.endings import resumable
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, print_result, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from trials.files.text import plural
 
 

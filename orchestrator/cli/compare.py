@@ -15,9 +15,9 @@ from search_spaces.errors import InputError
 from trials.files.text import plural
 
 if TYPE_CHECKING:
-    from orchestrator.comparison.compare import ComparedSearch, CompareResult, ComparisonSide, LayoutPair
-    from orchestrator.comparison.stacks import StackComparison
     from orchestrator.config.spec import SearchSpec
+    from orchestrator.replay.compare import ComparedSearch, CompareResult, ComparisonSide, LayoutPair
+    from orchestrator.replay.stacks import StackComparison
     from trials.analysis.ranked_layout import RankedLayout
 
 _MAX_PAIRS = 20
@@ -40,8 +40,8 @@ def compare(
     if b is None:
         _compare_stacks(a, ledger)
         return
-    from orchestrator.comparison.compare import compare_sides
-    from orchestrator.comparison.lookup import find_side
+    from orchestrator.replay.compare import compare_sides
+    from orchestrator.replay.lookup import find_side
     from orchestrator.replay.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)
@@ -54,8 +54,8 @@ def compare(
 
 def _compare_stacks(search: str, ledger: str | None) -> None:
     """Print the two software stacks of an experiment. InputError for a search that is none."""
-    from orchestrator.comparison.stacks import stack_comparison
     from orchestrator.records.lookup import find_search
+    from orchestrator.replay.stacks import stack_comparison
 
     found = find_search(search, ledger)
     result = stack_comparison(found.record, found.spec)

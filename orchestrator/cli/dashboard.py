@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.output import Exit, log, print_result
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 

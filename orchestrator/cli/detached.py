@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from orchestrator.cli.endings import ending, is_whole_process
 from orchestrator.cli.output import Exit
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 
 _HAVE_THREADS = frozenset({"mlflow", "ray", "grpc", "torch", "psycopg", "pyarrow"})
 """Packages whose threads and connections a fork would lack. OpenBLAS, which numpy loads, handles forks itself."""

@@ -36,7 +36,7 @@ def load_for_job(
     """The search of this file, for a job of its own; `compares_speeds` as for `load_search_file`. InputError where its
     launcher runs nothing."""
     from orchestrator.config.spec import with_locations
-    from orchestrator.preflight.work_dir import require_directories
+    from orchestrator.diagnostics.preflight.work_dir import require_directories
 
     changes = to_overrides(sets, launcher=launcher, work_dir=work_dir)
     with loading(search_file, changes, compares_speeds) as spec:

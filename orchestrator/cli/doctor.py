@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.diagnostic_job import run_job
 from orchestrator.cli.options import Change, LauncherKind, LedgerUrl, Overrides, WorkDir, loading, to_overrides
 from orchestrator.cli.output import Exit, log, print_result
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.errors import ExternalError, InputError
 from trials.files.text import plural
 

@@ -40,8 +40,8 @@ from orchestrator.cli.options import (
     to_overrides,
 )
 from orchestrator.cli.output import Exit, exit_with, log, print_result, prints_json, warn
-from orchestrator.common.exit_codes import ExitCode
-from orchestrator.common.logs import is_quiet, use_times_in
+from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.lifecycle.logs import is_quiet, use_times_in
 from orchestrator.service.driver_process import DriverExit, DriverProcess, ExecutorKind
 from search_spaces.errors import InputError, Problem
 

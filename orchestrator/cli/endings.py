@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from orchestrator.cli.output import Exit, print_problems, printing_json
-from orchestrator.common.exit_codes import ExitCode
-from orchestrator.common.logs import TerminalSink, sending_to
+from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.lifecycle.logs import TerminalSink, sending_to
 from search_spaces.errors import ExternalError, InputError, Problem
 
 if TYPE_CHECKING:

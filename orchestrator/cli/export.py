@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import LedgerUrl, SearchId
-from orchestrator.cli.output import STDOUT, Exit, log, print_result, print_table, require_single_stdout, write_new
-from orchestrator.common.exit_codes import ExitCode
-from orchestrator.interop.export_formats import ExportFormat
+from orchestrator.cli.output import STDOUT, Exit, log, print_result, print_table, require_single_stdout
+from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.records.formats.export_formats import ExportFormat
+from orchestrator.records.output_file import write_new
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 
@@ -32,8 +33,8 @@ def export(
     ] = None,
     ledger: LedgerUrl = None,
 ) -> None:
-    from orchestrator.interop.export_formats import export_search
-    from orchestrator.interop.export_result import ExportAnswer
+    from orchestrator.records.formats.export_formats import export_search
+    from orchestrator.records.formats.export_result import ExportAnswer
     from orchestrator.records.lookup import find_search
     from trials.files.folders import write_bytes
 

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import SearchFilePath
-from orchestrator.cli.output import STDOUT, Exit, log, print_result, print_table, require_single_stdout, write_new
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.cli.output import STDOUT, Exit, log, print_result, print_table, require_single_stdout
+from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.records.output_file import write_new
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
 
@@ -44,8 +45,8 @@ def import_results(
     fill in what the results do not say of a layout.
     """
     from orchestrator.config.loader import load_search_file
-    from orchestrator.interop.import_result import ImportAnswer
-    from orchestrator.interop.results_import import read_results, table_text
+    from orchestrator.records.formats.import_result import ImportAnswer
+    from orchestrator.records.formats.results_import import read_results, table_text
 
     require_single_stdout(out)
     spec = load_search_file(search_file)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.output import log, print_result, write_new
+from orchestrator.cli.output import log, print_result
+from orchestrator.records.output_file import write_new
 from search_spaces.errors import InputError
 
 
@@ -45,7 +46,7 @@ def init(
 
 def _require_site(site: str) -> None:
     """InputError for a site that no search file may name; a path stays as it is written."""
-    from orchestrator.launchers.slurm.site import load_profile, section_from_profile
+    from orchestrator.config.site import load_profile, section_from_profile
 
     is_path = "/" in site or site.endswith(".toml")
     try:

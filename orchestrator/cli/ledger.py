@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
 from orchestrator.cli.verbs import Verb, group
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 
 commands = group("ledger")
 

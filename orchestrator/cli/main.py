@@ -23,7 +23,7 @@ import typer
 
 from orchestrator.cli.endings import discard_output, ending, is_whole_process
 from orchestrator.cli.verbs import app
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 
 
 def main(words: Sequence[str] | None = None) -> int:

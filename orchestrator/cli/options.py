@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.samplers.factory import SAMPLERS
+from orchestrator.config.schema.search_file import SAMPLERS
 from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import InputError
 

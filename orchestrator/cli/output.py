@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dashboards.text import lines_for, printable, printable_lines
-from orchestrator.common.exit_codes import ExitCode
-from orchestrator.common.logs import logs_to_driver_log
+from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.lifecycle.logs import logs_to_driver_log
 from search_spaces.errors import InputError, Problem, format_value
 
 if TYPE_CHECKING:
-    from orchestrator.common.answer import AnswerPart
+    from orchestrator.config.answer import AnswerPart
 
 _log = logging.getLogger(__name__)
 
@@ -118,24 +118,6 @@ def warn(text: str) -> None:
     _log.warning(text)
 
 
-def write_new(path: Path, content: str | bytes, option: str) -> None:
-    """Write a new file, named by `option`: completely or not at all. Raises InputError if it exists or cannot be
-    written."""
-    whole = content.encode("utf-8") if isinstance(content, str) else content
-    is_ours = False
-    try:
-        with path.open("xb") as stream:
-            is_ours = True
-            stream.write(whole)
-    except BaseException as error:
-        if is_ours:
-            path.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-        message, fix = f"{path}: {error.strerror}", "use a new file"
-        raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
-
-
 def require_single_stdout(out: Path | None) -> None:
     """Raise InputError if --out - and --json both want stdout."""
     if out == STDOUT and prints_json.get():
@@ -146,7 +128,7 @@ def require_single_stdout(out: Path | None) -> None:
 def print_problems(*problems: Problem) -> None:
     """Print the problems, with --json as an object on stdout. A driver's log has them, too."""
     if prints_json.get() and problems:
-        from orchestrator.common.answer import ErrorAnswer
+        from orchestrator.config.answer import ErrorAnswer
 
         print_json(ErrorAnswer.of(*problems).plain())
     if not prints_json.get() or logs_to_driver_log():

@@ -38,11 +38,11 @@ def plan(
 ) -> None:
     from orchestrator.cli.plan_answer import PlanAnswer, PlannedCost
     from orchestrator.cli.plan_table import plan_text
+    from orchestrator.config.schema.setup_file import SetupFile
+    from orchestrator.diagnostics.preflight.trainer import require_trainer
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
-    from orchestrator.preflight.trainer import require_trainer
-    from orchestrator.schema.setup_file import SetupFile
 
     with loading(
         search_file, to_overrides(sets, launcher=launcher, sampler=sampler, work_dir=work_dir, ledger=ledger)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from dashboards.cost_text import describe_pay_back, format_cost
 from dashboards.trial_text import format_number
 from orchestrator.cli.upper_limit import most_node_hours
-from orchestrator.common.answer import Answer, AnswerPart, plain_rows_of
+from orchestrator.config.answer import Answer, AnswerPart, plain_rows_of
+from orchestrator.config.schema.setup_file import SetupFile
 from orchestrator.planning.explain import ExplainedLayout, FitCounts, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.pay_back import expected_pay_back
 from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
-from orchestrator.schema.setup_file import SetupFile
 from slurm.preemption import Preemption
 from trials.analysis.search_cost import PayBack
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.preflight.job_terms import JobTerms
+    from orchestrator.diagnostics.preflight.job_terms import JobTerms
     from search_spaces.search_space import SearchSpace
 
 MAX_REJECTED_LISTED = 10_000
@@ -52,7 +52,7 @@ class PlannedCost(AnswerPart):
         """The cost; queries Slurm where the search's jobs would run under it."""
         terms, unknown_because = None, None
         if spec.launcher.uses_slurm:
-            from orchestrator.preflight.job_terms import job_terms
+            from orchestrator.diagnostics.preflight.job_terms import job_terms
             from slurm.interface import SlurmUnreachable
 
             try:
@@ -97,7 +97,7 @@ class PlannedCost(AnswerPart):
         elif self.unknown_because is not None:
             yield f"billing hours are unknown, since Slurm does not answer here: {self.unknown_because}"
         if self.preemption is not None:
-            from orchestrator.preflight.job_terms import describe_preemption
+            from orchestrator.diagnostics.preflight.job_terms import describe_preemption
 
             yield describe_preemption(self.preemption, self.partitions)
 

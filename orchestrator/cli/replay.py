@@ -11,13 +11,13 @@ import typer
 
 from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, exit_with, log, print_result, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import StopSignals
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from orchestrator.comparison.speed_ratio import Comparison
     from orchestrator.replay.replay import ReplayResult
+    from orchestrator.replay.speed_ratio import Comparison
 
 
 class ReplayLauncher(StrEnum):

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import LedgerUrl, SearchId
-from orchestrator.cli.output import print_result, write_new
+from orchestrator.cli.output import print_result
+from orchestrator.records.output_file import write_new
 
 
 def report(

@@ -10,7 +10,7 @@ from orchestrator.cli.output import print_json
 from search_spaces.errors import InputError, choice_fix
 
 if TYPE_CHECKING:
-    from orchestrator.common.answer import AnswerPart
+    from orchestrator.config.answer import AnswerPart
 
 
 def schema(
@@ -36,16 +36,15 @@ def schema(
 def answers() -> dict[str, type[AnswerPart]]:
     """Every answer by its name."""
     from orchestrator.cli import plan_answer, slurm_sandbox
-    from orchestrator.common.answer import ErrorAnswer
-    from orchestrator.comparison import compare, stacks
     from orchestrator.config import init
+    from orchestrator.config.answer import ErrorAnswer
     from orchestrator.diagnostics import calibrate, selftest
     from orchestrator.diagnostics.doctor import finding
-    from orchestrator.interop import export_result, import_result
     from orchestrator.lifecycle import cancel, create, dry_run, mlflow_resync, notify
     from orchestrator.planning import forecast
     from orchestrator.records import ledger_rebuild, summary
-    from orchestrator.replay import replay
+    from orchestrator.records.formats import export_result, import_result
+    from orchestrator.replay import compare, replay, stacks
     from orchestrator.service import handlers, state_dir
 
     kinds = (

@@ -71,7 +71,7 @@ def print_search_summary(
     print_text("\n".join(lines))
     if spec.search.against is not None:
         from orchestrator.cli.compare import print_stacks
-        from orchestrator.comparison.stacks import stack_comparison
+        from orchestrator.replay.stacks import stack_comparison
 
         if (stacks := stack_comparison(search, spec)) is not None:
             print_stacks(stacks, spec)

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.diagnostic_job import format_cluster, load_for_job, run_job
 from orchestrator.cli.options import LauncherKind, Overrides, SearchFilePath, WorkDir
 from orchestrator.cli.output import Exit, log, print_result
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder, write_json
@@ -34,7 +34,7 @@ def selftest(
     work_dir: WorkDir = None,
 ) -> None:
     from orchestrator.diagnostics import selftest as cases_of
-    from orchestrator.preflight.trainer import python_of, require_engine_packages, require_torch
+    from orchestrator.diagnostics.preflight.trainer import python_of, require_engine_packages, require_torch
     from trials.ledger.location import home_folder
 
     spec = load_for_job(search_file, sets, launcher, work_dir, "selftest", compares_speeds=False)

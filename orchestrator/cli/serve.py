@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, print_result, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import Problem
 from trials.files.text import plural

@@ -14,10 +14,10 @@ import typer
 
 from orchestrator.cli.output import Exit, log, print_result
 from orchestrator.cli.verbs import Verb, group
-from orchestrator.common.answer import Answer
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.config.answer import Answer
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.errors import ExternalError, InputError, Problem
 from slurm.sandbox import apt_packages
 from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes

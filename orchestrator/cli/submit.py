@@ -36,7 +36,7 @@ from orchestrator.cli.options import (
     to_overrides,
 )
 from orchestrator.cli.output import Exit, log, print_result, print_text, prints_json, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.files.text import tail

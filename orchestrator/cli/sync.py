@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, print_result, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.errors import Problem
 
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.cli.output import print_text, prints_json
-from orchestrator.common.logs import TerminalSink, current_sink
+from orchestrator.lifecycle.logs import TerminalSink, current_sink
 from search_spaces.errors import InputError
 
 _GROUPS = {

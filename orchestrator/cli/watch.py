@@ -14,7 +14,7 @@ from orchestrator.cli.drive import exit_code_of, print_search
 from orchestrator.cli.endings import resume_fix
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with, prints_json, warn
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.service.client import driver_status
 from search_spaces.errors import InputError, Problem
 

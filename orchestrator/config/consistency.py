@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from orchestrator.config.importers.settings import Settings, flat
+from orchestrator.config.schema.search_file import SearchFile
 from orchestrator.config.setting_problems import setting_problems
-from orchestrator.importers.settings import Settings, flat
-from orchestrator.schema.search_file import SearchFile
 from search_spaces.engines import ENGINE_PROFILES, PARLAY, engines_of
 from search_spaces.errors import Problem, format_value
 from search_spaces.hardware.cluster import Cluster

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.config.consistency import FORKING_LAUNCHERS
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.config.spec import SearchSpec
-from orchestrator.schema.launcher import LauncherSection
 from slurm.nodes import memory_mib
 from trials.fork_server.owner import MOST_SERVERS
 from trials.trainers.registry import TRAINERS

@@ -1,6 +1,6 @@
 """`parlay init`: a first search file, as an example or derived from an existing configuration.
 
-Trainers' own files are read by orchestrator/importers/. Pure, except for
+Trainers' own files are read by orchestrator/config/importers/. Pure, except for
 reading the file.
 """
 
@@ -12,7 +12,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.common.answer import Answer
+from orchestrator.config.answer import Answer
 from orchestrator.config.draft import (
     MODEL_FIELDS,
     Draft,
@@ -25,8 +25,8 @@ from orchestrator.config.draft import (
     search_name,
     size_of,
 )
-from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.registry import read_source
+from orchestrator.config.importers.imported_config import ImportedConfig
+from orchestrator.config.importers.registry import read_source
 from search_spaces.engines import OWN_ENGINES, PARLAY, TORCHTITAN, TRAINER_ENGINES, engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.axis import Axis

@@ -12,12 +12,12 @@ from typing import Any
 
 from orchestrator.config.consistency import consistency_problems, needs_energy, routing_of
 from orchestrator.config.notify_target import notify_problems
+from orchestrator.config.schema.launcher import LauncherSection
+from orchestrator.config.schema.search_file import SearchFile, SearchSection
+from orchestrator.config.schema.slurm import resolved_image
 from orchestrator.config.setting_problems import candidate_problems
+from orchestrator.config.site import cpu_problems, in_segments, with_site
 from orchestrator.config.spec import SearchSpec, with_location
-from orchestrator.launchers.slurm.site import cpu_problems, in_segments, with_site
-from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.search_file import SearchFile, SearchSection
-from orchestrator.schema.slurm import resolved_image
 from search_spaces.engines import engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster

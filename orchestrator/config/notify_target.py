@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.schema.notify import NotifySection
+from orchestrator.config.schema.notify import NotifySection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from trials.files.path_owners import uid_as_seen_by

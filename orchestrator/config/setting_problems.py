@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.launchers.local.processes import PYTHON_VARIABLES
-from orchestrator.schema.search_file import SearchFile
+from orchestrator.config.schema.search_file import SearchFile
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import ENV, LAUNCH, LAUNCH_OPTIONS, OPTIONS, SOFTWARE, Settings, settings_of
 from search_spaces.schema.setting_axes import MAX_LENGTH, require_option_value
 from search_spaces.schema.unsafe_text import looks_secret, secret_problem
-from slurm.environment import RANK_NAMES
+from slurm.environment import PYTHON_VARIABLES, RANK_NAMES
 from slurm.request import VISIBLE_DEVICES
 from trials.trainers.command.template import placeholders_in
 from trials.trainers.common.options import option_name, option_names

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dashboards.schema import TrackingSection
-from orchestrator.launchers.slurm_pilot.sizing import pilot_nodes
-from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.notify import NotifySection
-from orchestrator.schema.search_file import SearchSection
+from orchestrator.config.schema.launcher import LauncherSection
+from orchestrator.config.schema.notify import NotifySection
+from orchestrator.config.schema.search_file import SearchSection
 from search_spaces.decoding import decode, require_schema
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.hardware.cluster import Cluster
@@ -86,7 +85,7 @@ class SearchSpec:
     @property
     def nodes_per_pilot(self) -> int:
         """Nodes of each pilot, if the launcher uses pilots."""
-        return pilot_nodes(self.launcher.slurm.pilot_nodes, self.cluster, self.search.parallel_trials)
+        return self.launcher.slurm.nodes_per_pilot(self.cluster, self.search.parallel_trials)
 
     @property
     def memory_headroom(self) -> MemoryHeadroom | None:

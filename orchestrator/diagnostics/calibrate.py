@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.common.answer import Answer
+from orchestrator.config.answer import Answer
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.job import Program
 from search_spaces.errors import InputError

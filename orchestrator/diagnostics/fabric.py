@@ -11,9 +11,9 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.cluster_file import measured_links
 from orchestrator.diagnostics.doctor.finding import Finding, error, ok, warning
 from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
+from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.planning.group_shapes import group_shapes
-from orchestrator.preflight.trainer import python_of
 from orchestrator.search.fabric_check import TIME_LIMIT_S, FabricProgram
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.program_spec import program_spec
+from orchestrator.search.code_snapshot import snapshot_code
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
+from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S
 from search_spaces.engines import PARLAY
 from search_spaces.errors import ExternalError
 from trials.attempt_result import LaunchStatus

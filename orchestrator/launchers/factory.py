@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers.base import Launcher, LaunchRefused
 from orchestrator.launchers.local.launcher import LocalLauncher, local_slots
 from orchestrator.launchers.ray.launcher import RayLauncher
@@ -19,9 +20,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     LONGEST_PILOT_S,
     PilotRules,
     RemainingWork,
-    pilot_nodes,
 )
-from orchestrator.schema.launcher import LauncherSection
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.tables.measured_table import read_table
 from slurm.client import SlurmClient
@@ -110,7 +109,7 @@ def _slurm_of(
 def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
     """Return the pilots' size and time from the search file, or derived from it."""
     wanted = section.slurm
-    num_nodes = pilot_nodes(wanted.pilot_nodes, cluster, parallel_trials)
+    num_nodes = wanted.nodes_per_pilot(cluster, parallel_trials)
     return PilotRules(num_nodes, cluster.gpus_per_node, wanted.pilot_time_s or LONGEST_PILOT_S)
 
 

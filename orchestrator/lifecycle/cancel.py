@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator.common.answer import Answer
+from orchestrator.config.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
 from orchestrator.lifecycle.drive import driving
 from orchestrator.lifecycle.driver_job import cancel_driver_jobs, job_name

@@ -11,27 +11,26 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.common.code_snapshot import snapshot_code
-from orchestrator.common.private_tmp import remove_owner, remove_unfinished, write_owner
+from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec, with_locations
-from orchestrator.launchers.local.launcher import local_slots
-from orchestrator.lifecycle.drive import RunnableSearch
-from orchestrator.lifecycle.lock import acquire_search
-from orchestrator.lifecycle.observers import make_tracking, open_tracking
-from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
-from orchestrator.planning.prior_trials import collect_prior_trials, save_prior_trials
-from orchestrator.preflight.integrity import YAML_SHA256, yaml_sha256
-from orchestrator.preflight.slurm_site import require_site
-from orchestrator.preflight.trainer import (
-    ranks_run_here,
+from orchestrator.diagnostics.preflight.slurm_site import require_site
+from orchestrator.diagnostics.preflight.trainer import (
     require_checkout,
     require_engine_packages,
     require_torch,
     require_trainer,
 )
-from orchestrator.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
+from orchestrator.diagnostics.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
+from orchestrator.launchers.local.launcher import local_slots
+from orchestrator.launchers.private_tmp import remove_owner, remove_unfinished, write_owner
+from orchestrator.lifecycle.drive import RunnableSearch
+from orchestrator.lifecycle.lock import acquire_search
+from orchestrator.lifecycle.observers import make_tracking, open_tracking
+from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
+from orchestrator.planning.prior_trials import collect_prior_trials, save_prior_trials
+from orchestrator.records.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.records.lookup import OwnSearch
+from orchestrator.search.code_snapshot import snapshot_code
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.yaml_document import SourceLocation
 from search_spaces.search_space import SearchSpace
@@ -152,7 +151,7 @@ def validate_space(spec: SearchSpec) -> SearchSpace:
         space = candidates_of(spec)
         require_affordable(spec, space)
         require_pilot_room(spec, space)
-        if ranks_run_here(spec):
+        if spec.launcher.ranks_run_here:
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
         require_torch(spec)

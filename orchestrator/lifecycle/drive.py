@@ -17,7 +17,7 @@ from orchestrator.lifecycle.lock import SearchLock, acquire_search
 from orchestrator.lifecycle.observers import Observers
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.planning.prior_trials import load_prior_trials
-from orchestrator.preflight.integrity import require_current_journal, require_unchanged_files
+from orchestrator.records.integrity import require_current_journal, require_unchanged_files
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.experiment import limits_of, sampler_of, without

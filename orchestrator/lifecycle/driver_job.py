@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.lifecycle.signals import StopSignals
-from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.search.lease import LeaseLost, lease_holder
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.schema.durations import format_duration, parse_duration_s

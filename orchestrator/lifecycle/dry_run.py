@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.config.answer import Answer, AnswerPart
+from orchestrator.config.schema.setup_file import SetupFile
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
-from orchestrator.schema.setup_file import SetupFile
 from orchestrator.search.attempt_factory import next_attempt
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.lifecycle.lock import SearchLock
-from orchestrator.preflight.trainer import python_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
 from orchestrator.records.observations import write_measured_table

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from orchestrator.preflight.integrity import require_owned_folder
+from orchestrator.records.integrity import require_owned_folder
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.lease import HEARTBEAT_S, Lease, LeaseLost, acquire_lease, release_lease, renew_lease
 from trials.files.folders import SearchFolder

@@ -11,8 +11,8 @@ from typing import Literal
 
 from dashboards.mlflow.sync import MlflowSync
 from dashboards.text import mask_credentials, one_line
-from orchestrator.common.answer import Answer
-from orchestrator.common.timeouts import submit_to_thread
+from orchestrator.config.answer import Answer
+from orchestrator.launchers.timeouts import submit_to_thread
 from orchestrator.lifecycle.observers import mlflow_json
 from orchestrator.records.lookup import not_a_search
 from orchestrator.search.lease import HEARTBEAT_S, LeaseLost, acquire_lease, release_lease, renew_lease

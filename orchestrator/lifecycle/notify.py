@@ -27,12 +27,12 @@ from typing import Any, BinaryIO, Literal
 from dashboards.terminal.headline import best_layout_line, best_layout_name, headline
 from dashboards.terminal.progress import format_clock, limit_usages
 from dashboards.text import printable
-from orchestrator.common.answer import Answer
-from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
+from orchestrator.config.answer import Answer
 from orchestrator.config.notify_target import webhook_address
+from orchestrator.config.schema.notify import NotifyEvent, NotifySection
 from orchestrator.config.spec import SearchSpec
+from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.records.summary import StatusAnswer, status_of
-from orchestrator.schema.notify import NotifyEvent, NotifySection
 from search_spaces.errors import InputError
 from trials.analysis.verdict import VerdictKind, baseline_key_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder, sync_folder

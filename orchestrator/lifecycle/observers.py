@@ -11,15 +11,15 @@ from functools import partial
 
 from dashboards.background import MlflowWorker, ReportWorker
 from dashboards.mlflow.sync import MlflowSync, SyncReport, import_mlflow
-from orchestrator.common import background_imports
+from orchestrator.config.schema.notify import NotifyEvent
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.ending import settle_commands, write_best_recipe, write_missing
 from orchestrator.lifecycle.lock import SearchLock
 from orchestrator.lifecycle.notify import Notifier, event_message, is_notification_due, send_notification
-from orchestrator.samplers.factory import import_for_sampler
-from orchestrator.schema.notify import NotifyEvent
+from orchestrator.search import background_imports
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.lease import LeaseLost
+from orchestrator.search.samplers.factory import import_for_sampler
 from search_spaces.errors import ExternalError
 from trials.files.folders import write_json
 from trials.ledger.events import Event, SearchRecord

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from orchestrator.search.driver import Driver

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.common.answer import AnswerPart
+from orchestrator.config.answer import AnswerPart
 from orchestrator.planning.plan import Fits, Plan, PlannedLayout
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
 from orchestrator.planning.scaling_model import ScalingPosterior, UnmeasuredTerm
-from orchestrator.samplers.cost_model_posterior import TuningTask, prior_score
+from orchestrator.search.samplers.cost_model_posterior import TuningTask, prior_score
 from search_spaces.engines import is_emulated
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster

@@ -11,7 +11,7 @@ from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.forecast import ForecastInput
 from orchestrator.planning.plan import task_of
 from orchestrator.records.observations import observed_trials
-from orchestrator.samplers.cost_model_posterior import TuningTask
+from orchestrator.search.samplers.cost_model_posterior import TuningTask
 from search_spaces.errors import InputError, did_you_mean
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import DERIVED, LAYOUT_FIELDS, Layout

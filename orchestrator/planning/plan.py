@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from orchestrator.common.answer import AnswerPart
+from orchestrator.config.answer import AnswerPart
 from orchestrator.config.spec import SearchSpec
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
-from orchestrator.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
-from orchestrator.samplers.guided import MANY_TRIALS
+from orchestrator.search.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
+from orchestrator.search.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
 from search_spaces.cost_model.machine_speed import TYPICAL_GEMM_SHARE
 from search_spaces.cost_model.stage_table import StageTable

@@ -10,11 +10,10 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
+from orchestrator.config.schema.search_file import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
-from orchestrator.preflight.trainer import ranks_run_here
+from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.records.observations import INVALID, observed_trials
-from orchestrator.schema.search_file import FROM_LEDGER, FROM_NOTHING
 from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.step_time import StepTerms
@@ -209,7 +208,7 @@ def _device_of(trial: Trial) -> str | None:
 
 def _device_here(spec: SearchSpec) -> str | None:
     """Device of this search's ranks if they run on this machine; None if unknown."""
-    if not ranks_run_here(spec):
+    if not spec.launcher.ranks_run_here:
         return None
     with suppress(OSError):
         return cpu_name() if spec.cluster.accelerator.name == "cpu" else gpu_name(0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.samplers.cost_model_posterior import TuningTask, memory_evidence, memory_posterior
+from orchestrator.search.samplers.cost_model_posterior import TuningTask, memory_evidence, memory_posterior
 from search_spaces.cost_model.constants import CONSTANTS
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import (

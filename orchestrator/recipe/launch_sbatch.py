@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers.base import trial_program
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.launchers.slurm.job_files import with_launch
 from orchestrator.recipe.render import NO_CACHES, OWN_CODE
-from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from search_spaces.decoding import decode
 from search_spaces.hardware.cluster import Cluster

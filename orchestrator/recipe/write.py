@@ -13,12 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from orchestrator.common.code_snapshot import code_hash
 from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
 from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
+from orchestrator.search.code_snapshot import code_hash
 from search_spaces.plain_file import read_plain
 from slurm.request import SETUP_NAME
 from trials.files.folders import SearchFolder, sync_folder, write_text

@@ -1,1 +1,2 @@
-"""Recorded searches: lookup by name, summaries, observations, the ledger rebuilt from folders."""
+"""Recorded searches: lookup by name, integrity, summaries, observations, the ledger rebuilt from
+folders."""

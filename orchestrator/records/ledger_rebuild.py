@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.preflight.integrity import require_owned_folder
+from orchestrator.config.answer import Answer, AnswerPart
+from orchestrator.records.integrity import require_owned_folder
 from orchestrator.search.lease import LeaseHeld, LeaseLost, acquire_lease, current_lease, release_lease
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder

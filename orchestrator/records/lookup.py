@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.preflight.integrity import require_owned_folder
+from orchestrator.records.integrity import require_owned_folder
 from search_spaces.errors import InputError
 from trials.files.folders import SearchFolder
 from trials.ledger.database import LedgerDamaged

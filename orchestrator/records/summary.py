@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dashboards.terminal.headline import best_layout_line, headline, sentence
-from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec
 from search_spaces.layouts.layout import Layout
 from trials.analysis.best_layout import Choice, Fastest, choice_of, fastest_of, rationale

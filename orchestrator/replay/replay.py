@@ -8,10 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.comparison.recorded_runs import _started_s, recorded_runs
-from orchestrator.comparison.sessions import SESSION_S, Run, by_session, step_time_of
-from orchestrator.comparison.speed_ratio import (
+from orchestrator.config.answer import Answer, AnswerPart
+from orchestrator.config.schema.launcher import LauncherSection
+from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.local.launcher import visible_devices
+from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.recipe import Recipe
+from orchestrator.replay.other_trainer import other_trainer_error
+from orchestrator.replay.recorded_runs import _started_s, recorded_runs
+from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
+from orchestrator.replay.sessions import SESSION_S, Run, by_session, step_time_of
+from orchestrator.replay.speed_ratio import (
     Comparison,
     Ratios,
     ReplayVerdict,
@@ -19,13 +26,6 @@ from orchestrator.comparison.speed_ratio import (
     fingerprint_differences,
     ratio_fields,
 )
-from orchestrator.launchers.base import Launcher
-from orchestrator.launchers.local.launcher import visible_devices
-from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.recipe.recipe import Recipe
-from orchestrator.replay.other_trainer import other_trainer_error
-from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
-from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.attempt_factory import AttemptFactory
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.config.fork_servers import with_server_memory
+from orchestrator.config.schema.launcher import LauncherSection
+from orchestrator.diagnostics.preflight.trainer import PYTHON_OF_IMAGES, is_in_image, package_problems
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.lifecycle.signals import StopSignals
-from orchestrator.preflight.trainer import PYTHON_OF_IMAGES, is_in_image, package_problems
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.machine_lock import MachineLock, NullLock, home_error
@@ -32,7 +33,6 @@ from orchestrator.replay.replay import (
     this_machine,
 )
 from orchestrator.replay.runs import ReplayCallbacks
-from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
-from orchestrator.samplers.base import Sampler
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
@@ -18,6 +17,7 @@ from orchestrator.search.fabric_check import FabricChecker, FabricProgram, Launc
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
 from orchestrator.search.propose import TrialProposer
+from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import (
     Limits,
     end_reason_without_value,

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.factory import make_sampler
+from orchestrator.search.samplers.base import Sampler, TrialFeedback
+from orchestrator.search.samplers.factory import make_sampler
 from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.settings import IMAGE, PYTHON
 from trials.analysis.setting_failures import SettingValue
 
 if TYPE_CHECKING:
-    from orchestrator.samplers.cost_model_posterior import TuningTask
+    from orchestrator.search.samplers.cost_model_posterior import TuningTask
 
 
 def other_software(spec: SearchSpec) -> Mapping[str, str]:

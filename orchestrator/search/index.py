@@ -10,8 +10,8 @@ from itertools import chain, compress, count, pairwise
 from operator import is_not, itemgetter
 from typing import Any
 
-from orchestrator.samplers.base import TrialFeedback, feedback_of
 from orchestrator.search.node_exclusion import bad_nodes
+from orchestrator.search.samplers.base import TrialFeedback, feedback_of
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranked_layout import needs_repeat, suspect_reruns

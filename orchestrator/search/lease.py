@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.common.process_identity import boot_id, start_ticks
+from orchestrator.launchers.process_identity import boot_id, start_ticks
 from search_spaces.decoding import JsonObject
 from search_spaces.errors import ExternalError
 from trials.files.folders import DamagedFile, SearchFolder, read_json, sync_folder, write_json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.schema.launcher import ENDING_ALLOWANCE_S, LauncherSection
+from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S, LauncherSection
 from trials.attempt_result import LaunchStatus
 from trials.measure_rules import MeasureRules
 from trials.trial import Attempt

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
 from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
+from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import remaining_layouts
 from search_spaces.decoding import encode
 from search_spaces.layouts.layout import Layout

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from dashboards.access.auth import AuthPolicy
-from orchestrator.common.answer import ErrorAnswer
+from orchestrator.config.answer import ErrorAnswer
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import event_stream
 from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers, SearchId

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dashboards.access.browser_sessions import entry_address
-from orchestrator.common.process_identity import boot_id, start_ticks
+from orchestrator.launchers.process_identity import boot_id, start_ticks
 from orchestrator.service.state_dir import ServiceStateDir
 from search_spaces.errors import ExternalError
 from trials.files.folders import read_json

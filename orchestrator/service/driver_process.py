@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, BinaryIO
 
-from orchestrator.common.exit_codes import ExitCode
+from orchestrator.lifecycle.exit_codes import ExitCode
 
 
 class ExecutorKind(StrEnum):

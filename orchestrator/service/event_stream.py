@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.common.timeouts import submit_to_thread
+from orchestrator.launchers.timeouts import submit_to_thread
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal, JournalDamaged, search_of
 

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dashboards.report.log_page import LiveLog
-from orchestrator.common.answer import Answer, AnswerPart
-from orchestrator.common.logs import ListSink, sending_to
+from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import SubmitAnswer, create_search, validate_search
 from orchestrator.lifecycle.driver_status import driver_status
+from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import (
     LocatedSearch,

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from orchestrator.common.logs import format_line
+from orchestrator.lifecycle.logs import format_line
 
 MAX_SERVICE_LOG_BYTES = 16 * 2**20
 

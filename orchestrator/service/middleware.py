@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dashboards.access.auth import AuthPolicy, RequestRejected, last_answer
 from dashboards.access.browser_sessions import ENTRY_PATH
 from dashboards.text import printable
-from orchestrator.common.answer import ErrorAnswer
+from orchestrator.config.answer import ErrorAnswer
 from orchestrator.service.pages import is_action, is_page, page_for_signed_in, refusal_page, wants_page
 from search_spaces.errors import Problem
 

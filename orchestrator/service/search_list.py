@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dashboards.search_rows import SearchListRow, search_row
-from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
+from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from trials.ledger.reader import LedgerReader
 
 MAX_SEARCHES = 100

@@ -17,7 +17,7 @@ import uvicorn
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
-from orchestrator.common.logs import current_sink, sending_to
+from orchestrator.lifecycle.logs import current_sink, sending_to
 from orchestrator.service.api import make_app
 from orchestrator.service.driver_process import ExecutorKind
 from orchestrator.service.executors import make_executor

@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Event
 
 from dashboards.log_once import LogOnce
+from orchestrator.config.schema.notify import NotifyEvent
 from orchestrator.lifecycle.notify import event_message, is_notification_due, send_notification
 from orchestrator.records.lookup import OwnSearch, own_search
-from orchestrator.schema.notify import NotifyEvent
 from orchestrator.search.lease import current_lease
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.common.answer import Answer
-from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
-from orchestrator.common.process_identity import boot_id, start_ticks
+from orchestrator.config.answer import Answer
+from orchestrator.launchers.private_tmp import make_private_folder, remove_abandoned
+from orchestrator.launchers.process_identity import boot_id, start_ticks
 from search_spaces.decoding import decode_value
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import read_plain

@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_text
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.service.stall_watch import StallWatch
 from tests.bad_inputs.cli import SEARCH, Cli
 from tests.kit import created

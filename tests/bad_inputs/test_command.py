@@ -9,8 +9,8 @@ import os
 import pytest
 
 from orchestrator.cli.main import main as run
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers import factory
-from orchestrator.schema.launcher import LauncherSection
 from slurm.interface import SlurmSettings
 from tests.bad_inputs.cli import SEARCH, Cli
 from tests.orchestrator.service.asking import Served, served
@@ -48,7 +48,7 @@ def test_a_refusal_of_any_step_of_a_run_is_reported_alike(cli: Cli, changes, key
 
 @pytest.mark.bad_input(54)
 def test_a_megatron_core_of_another_version_is_refused(cli: Cli):
-    """tests/orchestrator/preflight/test_engine_packages.py has the other cases."""
+    """tests/orchestrator/diagnostics/preflight/test_engine_packages.py has the other cases."""
     python = cli.folder / "python"
     python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\ncase $2 in *find_spec*) echo torch;; esac\n')
     python.chmod(0o755)

@@ -89,7 +89,7 @@ OWN_READERS = {
     "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",
     "slurm/sandbox/sandbox.py": "files of its own private folder, and /proc",
     "slurm/sandbox/daemons.py": "files of its own private folder, and /proc",
-    "orchestrator/common/code_snapshot.py": "the sources that are installed, and a snapshot of them",
+    "orchestrator/search/code_snapshot.py": "the sources that are installed, and a snapshot of them",
     "orchestrator/recipe/write.py": "a snapshot of the sources",
     "orchestrator/planning/plan.py": "the sources that are installed",
     "orchestrator/launchers/local/processes.py": "the kernel's counters of a control group",
@@ -99,7 +99,7 @@ OWN_READERS = {
     "trials/ranks/kernel_oom.py": "the kernel's counters of a control group",
     "trials/ranks/software.py": "the kernel's words of processes and drivers",
     "trials/train/proof/host_memory.py": "the kernel's counters of memory",
-    "orchestrator/common/private_tmp.py": "opens as the opener does, within a folder that it holds open",
+    "orchestrator/launchers/private_tmp.py": "opens as the opener does, within a folder that it holds open",
 }
 """Modules that open files directly, and the files they read."""
 KERNELS = ("/proc", "/sys", "_proc", "proc /", "groups", "version_file", "EPHEMERAL_PORTS")

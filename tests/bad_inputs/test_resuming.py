@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.preflight import integrity
+from orchestrator.records import integrity
 from tests.bad_inputs.cli import READERS, Cli
 from tests.orchestrator.cli.simulated import TABLE_SEARCH
 from tests.trials.ledger.stories import with_a_value

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from orchestrator.cli.schema import answers
-from orchestrator.common.answer import AnswerPart
+from orchestrator.config.answer import AnswerPart
 from trials.outcome_types import Fingerprint, FullestRank, LayoutProof, MeasuredMetrics, SlowestRank
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import create_model
 
 from orchestrator.cli.schema import answers
-from orchestrator.common.answer import AnswerPart
+from orchestrator.config.answer import AnswerPart
 from orchestrator.search.lease import Lease
 from tests.sources import ROOT
 from trials.diagnostics.calibration import Measurements

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.cli.schema import answers
-from orchestrator.common.answer import Answer
+from orchestrator.config.answer import Answer
 from tests.contract.answers import assert_as_declared
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.sources import ROOT, modules
@@ -41,7 +41,7 @@ def test_an_answer_with_a_key_too_many_or_too_few_or_another_value_is_noticed():
 
 
 def test_a_command_starts_without_the_models():
-    program = "import sys, orchestrator.cli.verbs; sys.exit('orchestrator.common.answer' in sys.modules)"
+    program = "import sys, orchestrator.cli.verbs; sys.exit('orchestrator.config.answer' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 

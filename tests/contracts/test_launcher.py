@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.local.processes import GracePeriods
@@ -26,7 +27,6 @@ from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
-from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import Observation

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from orchestrator.samplers.base import Sampler, TrialFeedback
-from orchestrator.samplers.cost_model_posterior import TuningTask
-from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.config.schema.search_file import SAMPLERS
+from orchestrator.search.samplers.base import Sampler, TrialFeedback
+from orchestrator.search.samplers.cost_model_posterior import TuningTask
+from orchestrator.search.samplers.factory import make_sampler
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.kit import gpt

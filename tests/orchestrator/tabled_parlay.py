@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from orchestrator.cli.main import main
-from orchestrator.common import code_snapshot
 from orchestrator.lifecycle import create
+from orchestrator.search import code_snapshot
 from tests.trials.fork_server.servers import IMPORT_NOTHING
 
 COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")

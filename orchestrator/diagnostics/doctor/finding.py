@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Literal
 
-from orchestrator.common.answer import Answer, AnswerPart
+from orchestrator.config.answer import Answer, AnswerPart
 from search_spaces.errors import Problem
 
 

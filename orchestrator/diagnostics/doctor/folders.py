@@ -22,7 +22,7 @@ _OTHER_FOLDER = "use another folder: work_dir in the search file, or --work-dir"
 
 
 def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[Finding]:
-    """Check a work directory that orchestrator/preflight/work_dir.py accepts; it need not exist.
+    """Check a work directory that orchestrator/diagnostics/preflight/work_dir.py accepts; it need not exist.
 
     `runs_on_nodes`: jobs on other machines write to it. The write test uses a folder of its own, which is removed.
     """

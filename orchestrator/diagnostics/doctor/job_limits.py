@@ -18,8 +18,8 @@ from operator import attrgetter
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
-from orchestrator.preflight.job_terms import describe_preemption
-from orchestrator.preflight.slurm_site import (
+from orchestrator.diagnostics.preflight.job_terms import describe_preemption
+from orchestrator.diagnostics.preflight.slurm_site import (
     describe_job,
     describe_option,
     refusal_problem,

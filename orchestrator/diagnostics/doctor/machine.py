@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from orchestrator.common.machine_load import busy_warning, takes_all_cpus
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.diagnostics.machine_load import busy_warning, takes_all_cpus
 
 MIN_OPEN_FILES = 1024
 """Open files: a driver with many trials in flight needs some hundreds, MLflow and Ray further ones."""

@@ -13,8 +13,8 @@ from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_
 from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
 from orchestrator.diagnostics.doctor.ranks import old_torch_finding, selftest_findings
 from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
+from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
-from orchestrator.preflight.trainer import python_of, ranks_run_here
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
@@ -50,7 +50,7 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
     words = f"{plural(len(probe.ranks), 'rank')} on {', '.join(nodes)} responded; logs in {attempt.path}"
     yield ok("job", words)
     yield from probe_findings(probe, cluster, nccl_log(attempt), JobTimestamps(submitted, runner.launcher.now()))
-    if not ranks_run_here(spec):  # else check_ranks has probed this machine's interpreter
+    if not spec.launcher.ranks_run_here:  # else check_ranks has probed this machine's interpreter
         first = probe.ranks[0]
         if spec.trainer.kind == PARLAY and (old := old_torch_finding(first.torch, first.executable)):
             yield old

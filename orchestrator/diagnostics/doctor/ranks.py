@@ -15,7 +15,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.doctor.warm_start import check_warm_start
-from orchestrator.preflight.trainer import packages_of, python_of, ranks_run_here, run_python
+from orchestrator.diagnostics.preflight.trainer import packages_of, python_of, run_python
 from search_spaces.decoding import parse_json
 from search_spaces.engines import PARLAY
 from trials.files.folders import read_json
@@ -55,7 +55,7 @@ def check_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding
     """Check the software of ranks on this machine. On other nodes only a job can; `submits` says that one will
     follow."""
     torch = None
-    if ranks_run_here(spec):
+    if spec.launcher.ranks_run_here:
         software = probe_interpreter(python_of(spec))
         if isinstance(software, Finding):
             yield software

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dashboards.schema import TrackingSection
-from orchestrator.common.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.engine_packages import engines_of_search
 from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Finding, error, note, ok, problem_findings
@@ -21,10 +20,11 @@ from orchestrator.diagnostics.doctor.ranks import check_ranks
 from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, no_commands
 from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
 from orchestrator.diagnostics.doctor.topology import check_blocks
+from orchestrator.diagnostics.preflight.trainer import require_trainer
+from orchestrator.diagnostics.preflight.work_dir import require_directories
 from orchestrator.launchers.local.launcher import local_slots
+from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.planning.candidates import candidates_of, require_affordable
-from orchestrator.preflight.trainer import ranks_run_here, require_trainer
-from orchestrator.preflight.work_dir import require_directories
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.rules.check import emulation_remark
 from search_spaces.search_space import SearchSpace
@@ -103,7 +103,7 @@ def check_search(spec: SearchSpec) -> Iterator[Finding]:
     yield ok("search_file", f"{spec.name}: {len(space.layouts)} layouts on {size} with launcher {spec.launcher.kind}")
     require_affordable(spec, space)
     require_trainer(spec)
-    if ranks_run_here(spec):
+    if spec.launcher.ranks_run_here:
         local_slots(cluster, spec.search.parallel_trials, os.environ)
     if (remark := emulation_remark(engines_of_search(spec), cluster.accelerator.name)) is not None:
         yield note("emulated_device", remark, "search on the accelerator that the layout is for")
@@ -120,7 +120,7 @@ def _checks(target: DoctorTarget, space: SearchSpace | None) -> Iterator[tuple[A
     spec = target.spec
     if spec is not None:
         yield Area.SEARCH, lambda: check_search(spec)
-    yield Area.MACHINE, lambda: check_machine(not target.uses_slurm if spec is None else ranks_run_here(spec))
+    yield Area.MACHINE, lambda: check_machine(not target.uses_slurm if spec is None else spec.launcher.ranks_run_here)
     if target.uses_slurm:
         yield Area.SLURM, lambda: check_slurm(target.slurm, os.environ, _poll_interval_s(spec))
         if spec is not None and space is not None:

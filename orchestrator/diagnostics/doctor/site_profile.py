@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from orchestrator.config.schema.slurm import SlurmSection
+from orchestrator.config.site import load_profile, site_remarks
 from orchestrator.diagnostics.doctor.finding import Finding, note, ok, warning
-from orchestrator.launchers.slurm.site import load_profile, site_remarks
-from orchestrator.schema.slurm import SlurmSection
 from slurm.nodes import NodeSnapshot
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.diagnostics.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.launchers.factory import poll_interval_s
-from orchestrator.preflight.slurm_site import slurm_unreachable_error
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 
 COMMANDS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import trials
-from orchestrator.common.bounded_output import bounded_output
 from orchestrator.config.fork_servers import forked_engines
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.bounded_output import bounded_output
 from orchestrator.diagnostics.doctor.finding import Finding, note, ok
-from orchestrator.launchers.local.processes import PYTHON_VARIABLES
+from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.local.rank_groups import program_environment
-from orchestrator.preflight.trainer import python_of
+from slurm.environment import PYTHON_VARIABLES
 from trials.fork_server.owner import CAN_FORK, CANNOT_FORK
 
 _LIMIT_S = 120.0  # torch on a busy file system

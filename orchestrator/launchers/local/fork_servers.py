@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.launchers.local.processes import DIE_WITH_PARENT, GroupPlan, rank_environment
+from orchestrator.launchers.private_tmp import make_private_folder, remove_abandoned
 from trials.fork_server.owner import ForkServers
 
 PRELOAD_VARIABLE = "PARLAY_PRELOAD"  # of trials/fork_server/equality.py

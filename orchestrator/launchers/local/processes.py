@@ -1,7 +1,8 @@
 """Processes of one node's ranks: started together, supervised, and ended reliably.
 
-Standard library only and independent of other modules of Parlay but process_identity and kernel_oom: the code runs in
-the driver and is pickled by value to the nodes of a Ray cluster, where Parlay need not be installed. Linux only.
+Standard library only and independent of other modules of Parlay but process_identity, kernel_oom and two lists of
+names: the code runs in the driver and is pickled by value to the nodes of a Ray cluster, where Parlay need not be
+installed. Linux only.
 """
 
 from __future__ import annotations
@@ -19,16 +20,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from orchestrator.common.process_identity import boot_id, start_ticks
+from orchestrator.launchers.process_identity import boot_id, start_ticks
+from slurm.environment import PYTHON_VARIABLES, RANK_NAMES
 from trials.ranks.kernel_oom import count_oom_kills
 
-PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
-"""Variables for the Python that runs Parlay, which ranks do not inherit."""
-_FOREIGN_NAMES = {
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *PYTHON_VARIABLES,
-}
+_FOREIGN_NAMES = {*RANK_NAMES, *PYTHON_VARIABLES}
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
 _DONE_VARIABLE = "PARLAY_DONE_DESCRIPTOR"  # of trials/fork_server/stub.py
 _GROUP_ENDS_TIMEOUT_S = 1.0  # for all ranks: an init that does not reap would keep a group from ever being empty

@@ -23,11 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.common import private_tmp, process_identity
-from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
+from orchestrator.launchers import private_tmp, process_identity
 from orchestrator.launchers.local import fork_servers, processes
 from orchestrator.launchers.local.fork_servers import PRELOAD_VARIABLE
 from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
+from orchestrator.launchers.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.launchers.ray import node_actor
 from orchestrator.launchers.ray.node_actor import (
     ForkServerHost,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.common.process_identity import boot_id
+from orchestrator.launchers.process_identity import boot_id
 from search_spaces.decoding import decode, decode_value, require_schema
 from trials.files.folders import read_json, write_json
 

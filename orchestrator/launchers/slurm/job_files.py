@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.config.schema.setup_file import setup_text
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import device_environment, program_environment
-from orchestrator.schema.setup_file import setup_text
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.layouts.settings import IMAGE, Settings
 from slurm.request import SETUP_NAME, JobOptions, JobRequest

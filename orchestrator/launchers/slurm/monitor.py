@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, has_outcome, last_restart, log_tail
 from orchestrator.launchers.slurm.job_status import alive_status, describe_job, ended_status, unknown_status
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions, TrackedJob, submission_order
+from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from slurm.interface import Slurm
 from slurm.job_state import JobSnapshot, JobState
 from trials.attempt_result import LaunchStatus, Liveness

@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile
@@ -37,6 +36,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     min_pilot_s,
     planned_pilot_s,
 )
+from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from search_spaces.decoding import T
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min

@@ -6,8 +6,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from search_spaces.hardware.cluster import Cluster
-
 IDLE_S = 120.0
 """Time that a pilot waits for its next step before it ends.
 
@@ -61,11 +59,6 @@ class RemainingWork:
     node_hours: float | None = None
     wall_s: float | None = None
     booked: Collection[str] = ()
-
-
-def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> int:
-    """Return the nodes of each pilot: as given, or room for all parallel trials of the size of the search's cluster."""
-    return wanted if wanted is not None else cluster.num_nodes * parallel_trials
 
 
 def planned_pilot_s(rules: PilotRules, work: RemainingWork, time_limit_s: float) -> float:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from orchestrator.common.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
@@ -21,6 +20,7 @@ from orchestrator.launchers.slurm_pilot.step_status import (
     lost_step_status,
     suspect_nodes,
 )
+from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from slurm.interface import Slurm
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.cli import advance
 from orchestrator.cli.output import Exit
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.records import lookup
-from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.lease import acquire_lease
 from search_spaces.errors import InputError
 from slurm.sandbox.sandbox import SlurmSandbox

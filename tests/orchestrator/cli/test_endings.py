@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.common.exit_codes import ExitCode
 from orchestrator.lifecycle import cancel, launcher
+from orchestrator.lifecycle.exit_codes import ExitCode
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.unfinished_searches import ended_search_with_a_pilot, search_with_a_job
 from trials.files.folders import SearchFolder

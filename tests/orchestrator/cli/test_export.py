@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.cli.output import write_new
+from orchestrator.records.output_file import write_new
 from search_spaces.tables.measured_table import parse_table, read_table
 from tests.kit import search_file
 from tests.orchestrator.cli.simulated import OUT_OF_MEMORY, write_simulated_search

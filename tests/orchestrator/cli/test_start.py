@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.mlflow.sync import MlflowSync
 from orchestrator.cli.main import main as run
-from orchestrator.schema.search_file import TrackingSection
+from orchestrator.config.schema.search_file import TrackingSection
 from tests.kit import TINY_SEARCH, search_file
 from tests.orchestrator.cli.parlay import environment, parlay_here
 from tests.orchestrator.cli.simulated import OK, TABLE_SEARCH, write_simulated_search

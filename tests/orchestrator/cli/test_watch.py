@@ -17,8 +17,8 @@ from orchestrator.cli.watch import (
     NO_DRIVER_LIMIT_S,
     SearchFollower,
 )
-from orchestrator.common.logs import ListSink, sending_to
 from orchestrator.lifecycle.driver_job import submit_first_link
+from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from orchestrator.service.client import driver_status

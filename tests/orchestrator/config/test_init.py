@@ -12,7 +12,7 @@ from orchestrator.config.origin_table import origin_lines
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.schema.validation import FILL_IN
-from tests.orchestrator.importers.samples import BRIDGE, DEEPSPEED, HF_LLAMA, MEGATRON_LM
+from tests.orchestrator.config.importers.samples import BRIDGE, DEEPSPEED, HF_LLAMA, MEGATRON_LM
 
 
 def started_from(tmp_path, name: str, text: str):
@@ -52,7 +52,7 @@ def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):
 
 
 def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_path):
-    """tests/orchestrator/importers/test_corpus.py has the layouts of many more files."""
+    """tests/orchestrator/config/importers/test_corpus.py has the layouts of many more files."""
     spec, notes, text = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM)
     assert (spec.name, spec.baseline.shape) == ("pretrain-gpt", "tensor 2 x pipeline 4 x data 2")
     assert len(candidates_of(spec).layouts) > 20

@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from orchestrator.config.fork_servers import SERVER_MEMORY_MIB, forked_engines, launcher_with_servers
+from orchestrator.config.schema.search_file import SearchFile
 from orchestrator.config.setting_problems import candidate_problems
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.preflight.slurm_site import smallest_and_largest
 from orchestrator.launchers.factory import job_options
 from orchestrator.lifecycle.create import with_environment_options
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.preflight.slurm_site import smallest_and_largest
-from orchestrator.schema.search_file import SearchFile
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from slurm.option_checks import option_problems

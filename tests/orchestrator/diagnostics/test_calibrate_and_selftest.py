@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.calibrate import calibration, calibration_cluster, precisions_of
 from orchestrator.diagnostics.cluster_file import (
@@ -28,7 +29,6 @@ from orchestrator.diagnostics.selftest import (
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.planning.candidates import candidates_of
-from orchestrator.schema.launcher import LauncherSection
 from search_spaces.decoding import decode
 from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.errors import InputError

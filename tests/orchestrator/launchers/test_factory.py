@@ -7,13 +7,13 @@ import tempfile
 
 import pytest
 
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.factory import job_options, make_launcher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
-from orchestrator.schema.launcher import LauncherSection
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import render_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers.factory import make_launcher
-from orchestrator.schema.launcher import LauncherSection
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.launchers.attempts import attempt_request, wait_until_ended, wait_until_started
 

@@ -17,7 +17,7 @@ from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 from search_spaces.errors import InputError
 from tests.kit import created
 from tests.orchestrator.cli.simulated import OK, write_simulated_search
-from tests.orchestrator.common.test_machine import unfinished
+from tests.orchestrator.launchers.test_private_tmp import unfinished
 from trials.files.folders import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import EventKind, SearchRecord, SearchState

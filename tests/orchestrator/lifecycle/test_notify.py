@@ -19,9 +19,9 @@ import pytest
 
 from orchestrator.cli.main import main as run
 from orchestrator.config.notify_target import notify_problems, webhook_address
+from orchestrator.config.schema.notify import NotifyEvent, NotifySection
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.notify import event_message, last_progress_at, post, run_command
-from orchestrator.schema.notify import NotifyEvent, NotifySection
 from orchestrator.search.lease import LeaseLost
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout

@@ -13,12 +13,12 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.importers.accelerate import read_accelerate
-from orchestrator.importers.gpt_neox import read_gpt_neox
-from orchestrator.importers.imported_config import ImportedConfig
-from orchestrator.importers.launch_script import read_launch_script
-from orchestrator.importers.nanotron import read_nanotron
-from orchestrator.importers.torchtitan.saved import read_module
+from orchestrator.config.importers.accelerate import read_accelerate
+from orchestrator.config.importers.gpt_neox import read_gpt_neox
+from orchestrator.config.importers.imported_config import ImportedConfig
+from orchestrator.config.importers.launch_script import read_launch_script
+from orchestrator.config.importers.nanotron import read_nanotron
+from orchestrator.config.importers.torchtitan.saved import read_module
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import EXPERT_GROUPS, Layout

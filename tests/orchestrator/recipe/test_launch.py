@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.common.code_snapshot import snapshot_code
-from orchestrator.launchers.slurm.site import with_site
+from orchestrator.config.schema.launcher import LauncherSection
+from orchestrator.config.schema.slurm import SlurmSection
+from orchestrator.config.site import with_site
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.launch_sbatch import slurm_options
 from orchestrator.recipe.render import launch_sh
 from orchestrator.recipe.write import recipe_files, write_recipe
-from orchestrator.schema.launcher import LauncherSection
-from orchestrator.schema.slurm import SlurmSection
+from orchestrator.search.code_snapshot import snapshot_code
 from search_spaces.hardware.links import LinkDomain, Links
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import restore

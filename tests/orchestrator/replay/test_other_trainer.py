@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.comparison.speed_ratio import ReplayVerdict
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.note_in_recipe import write_note
 from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from orchestrator.replay.replay import ReplayRules, impossible_result, replay
+from orchestrator.replay.speed_ratio import ReplayVerdict
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.common.logs import ListSink, sending_to
-from orchestrator.comparison.recorded_runs import recorded_runs
-from orchestrator.comparison.speed_ratio import ReplayVerdict
 from orchestrator.launchers.base import LaunchRefused
+from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.machine_lock import MachineLock
+from orchestrator.replay.recorded_runs import recorded_runs
 from orchestrator.replay.replay import (
     ReplayRules,
     cluster_mismatch_reason,
@@ -31,6 +30,7 @@ from orchestrator.replay.replay import (
 )
 from orchestrator.replay.run import with_trainer
 from orchestrator.replay.runs import ReplayCallbacks
+from orchestrator.replay.speed_ratio import ReplayVerdict
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of

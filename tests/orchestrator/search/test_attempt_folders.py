@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.common.timeouts import HangGuard
+from orchestrator.launchers.timeouts import HangGuard
 from orchestrator.search import attempt_factory
 from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from orchestrator.search.context import DriverCallbacks

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.samplers.base import GridSampler
 from orchestrator.search.context import DriverCallbacks
+from orchestrator.search.samplers.base import GridSampler
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.rig import LAYOUTS

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S
 from orchestrator.launchers.base import EndedPilot
-from orchestrator.samplers.base import GridSampler
-from orchestrator.schema.launcher import ENDING_ALLOWANCE_S
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.node_hours import longest_attempt_s
+from orchestrator.search.samplers.base import GridSampler
 from orchestrator.search.stopping import TIME_LIMIT_FACTOR, TIME_LIMIT_MARGIN_S, Limits, time_limit_s
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher

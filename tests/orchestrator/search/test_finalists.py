@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.samplers.base import GridSampler
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.node_hours import LAUNCHER_GRACE_S
+from orchestrator.search.samplers.base import GridSampler
 from orchestrator.search.stopping import Limits
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout

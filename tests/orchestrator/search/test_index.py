@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
-from tests.orchestrator.samplers.test_feedback import history_of
 from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.samplers.test_feedback import history_of
 from tests.rig import LAYOUTS, Rig
 from tests.trials.analysis.test_pareto import on
 from tests.trials.ledger.stories import Story, stories

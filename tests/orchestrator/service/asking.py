@@ -14,7 +14,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from dashboards.access.auth import AuthPolicy
-from orchestrator.common.logs import ListSink, sending_to
+from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.service.api import make_app
 from orchestrator.service.executors import Processes
 from orchestrator.service.handlers import RequestHandlers

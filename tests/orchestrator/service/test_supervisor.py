@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.submit import hand_over_to_service
-from orchestrator.common.exit_codes import ExitCode
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.search.lease import acquire_lease, release_lease, renew_lease
 from orchestrator.service.driver_process import DriverExit, DriverProcess
 from orchestrator.service.executors import Processes

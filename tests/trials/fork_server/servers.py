@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.local.rank_groups import node_plans
+from orchestrator.search.code_snapshot import snapshot_code
 from tests.kit import until
 from tests.orchestrator.launchers.attempts import is_running
 

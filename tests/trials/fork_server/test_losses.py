@@ -9,9 +9,9 @@ from itertools import count
 
 import pytest
 
-from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.search.code_snapshot import snapshot_code
 from search_spaces.layouts.layout import Layout
 from tests.kit import LLAMA
 from tests.orchestrator.launchers.attempts import result_of, wait_until_ended, written

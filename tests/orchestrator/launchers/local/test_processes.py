@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.common.process_identity import boot_id, start_ticks
 from orchestrator.launchers.local.processes import (
     GracePeriods,
     GroupPlan,
@@ -20,6 +19,7 @@ from orchestrator.launchers.local.processes import (
     rank_environment,
     surviving_ranks,
 )
+from orchestrator.launchers.process_identity import boot_id, start_ticks
 from tests.orchestrator.launchers.attempts import is_running
 
 GRACE_PERIODS = GracePeriods(after_failure_s=1.0, after_success_s=1.0, after_term_s=1.0)

@@ -17,13 +17,13 @@ from unittest.mock import MagicMock
 import psutil
 import pytest
 
-from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import LaunchRefused, LaunchRequest
 from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray.launcher import _END_TIMEOUT_S, RayLauncher
 from orchestrator.launchers.ray.node_actor import NodeSupervisor
 from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable, _secure_loopback
+from orchestrator.search.code_snapshot import snapshot_code
 from search_spaces.errors import ExternalError
 from tests.orchestrator.launchers.attempts import (
     attempt_request,

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
-from orchestrator.schema.launcher import LauncherSection
 from orchestrator.search.node_hours import LAUNCHER_GRACE_S, longest_attempt_s, longest_s
 from slurm.job_state import JobState
 from slurm.request import JobOptions, JobRequest, Placement

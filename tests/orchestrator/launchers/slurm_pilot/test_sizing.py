@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.config.schema.slurm import SlurmSection
 from orchestrator.launchers.slurm_pilot.sizing import (
     IDLE_S,
     LONGEST_PILOT_S,
@@ -15,7 +16,6 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     choose_nodes,
     max_share_s,
     min_pilot_s,
-    pilot_nodes,
     planned_pilot_s,
 )
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -27,7 +27,8 @@ NODES = ("n3", "n1", "n4", "n2")
 
 def test_a_pilot_has_room_for_all_trials_side_by_side_unless_the_file_says_otherwise():
     cluster = Cluster(ACCELERATORS["cpu"], 4, 2)
-    assert [pilot_nodes(said, cluster, parallel_trials=3) for said in (None, 5)] == [6, 5]
+    sections = (SlurmSection(), SlurmSection(pilot_nodes=5))
+    assert [section.nodes_per_pilot(cluster, parallel_trials=3) for section in sections] == [6, 5]
 
 
 @pytest.mark.parametrize(

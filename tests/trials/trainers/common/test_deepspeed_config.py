@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.importers.deepspeed_config import read_ds_config
+from orchestrator.config.importers.deepspeed_config import read_ds_config
 from search_spaces.layouts.layout import Layout
 from tests.kit import model
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.importers.launch_script import read_launch_script
+from orchestrator.config.importers.launch_script import read_launch_script
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import export_cases

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.importers.torchtitan.saved import read_saved_config
+from orchestrator.config.importers.torchtitan.saved import read_saved_config
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape

@@ -1,2 +1,0 @@
-"""Helpers without a search: timeouts, umask, process identity, code snapshots, private temporary folders, machine
-load."""

@@ -1,1 +1,0 @@
-"""Comparison of two recipes or searches, by runs and measurement sessions."""

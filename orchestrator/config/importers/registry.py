@@ -1,0 +1,64 @@
+"""Registry of the formats that `parlay init --from` reads: which reader takes a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.importers.accelerate import looks_like_accelerate, read_accelerate
+from orchestrator.config.importers.deepspeed_config import looks_like_deepspeed, read_ds_config
+from orchestrator.config.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
+from orchestrator.config.importers.hf_config import looks_like_hf, read_hf_config
+from orchestrator.config.importers.imported_config import ImportedConfig
+from orchestrator.config.importers.json_text import json_object
+from orchestrator.config.importers.launch_script import read_launch_script
+from orchestrator.config.importers.megatron_bridge import looks_like_megatron_bridge, read_bridge_config
+from orchestrator.config.importers.nanotron import looks_like_nanotron, read_nanotron
+from orchestrator.config.importers.source_file import read_beside, read_utf8
+from orchestrator.config.importers.torchtitan.saved import looks_like_torchtitan, read_module, read_saved_config
+from orchestrator.config.importers.yaml_config import yaml_document
+from search_spaces.errors import InputError
+
+Format = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[str], ImportedConfig]]
+"""A configuration format: its name in messages, how its mappings are known, and its reader."""
+
+_GPT_NEOX: Format = ("GPT-NeoX's configuration", looks_like_gpt_neox, read_gpt_neox)
+_ACCELERATE: Format = ("accelerate's configuration", looks_like_accelerate, read_accelerate)
+_JSON_FORMATS: tuple[Format, ...] = (
+    ("a Hugging Face config.json", looks_like_hf, read_hf_config),
+    _GPT_NEOX,
+    ("a DeepSpeed config", looks_like_deepspeed, read_ds_config),
+    _ACCELERATE,
+    ("a configuration that torchtitan saved", looks_like_torchtitan, read_saved_config),
+)
+_YAML_FORMATS: tuple[Format, ...] = (
+    ("nanotron's configuration", looks_like_nanotron, read_nanotron),
+    _GPT_NEOX,
+    ("overrides of Megatron-Bridge", looks_like_megatron_bridge, read_bridge_config),
+    _ACCELERATE,
+)
+_NAMES = dict.fromkeys(name for name, *_ in (*_JSON_FORMATS, *_YAML_FORMATS))
+_RULE = f"`parlay init` starts from a launch script, {', '.join(_NAMES)}, a module with torchtitan's configuration"
+_FIX = "give the script that starts the training, or the configuration that it starts with"
+
+
+def read_source(path: Path) -> ImportedConfig:
+    """The values of this file. InputError if it cannot be read, and as its reader says."""
+    text, read_file = read_utf8(path), read_beside(path)
+    if not text.strip():
+        raise InputError.of("file", "is empty", rule=_RULE, fix=_FIX)
+    if path.suffix in (".yaml", ".yml"):
+        data, formats = yaml_document(text).data, _YAML_FORMATS
+    elif path.suffix == ".py":
+        return read_module(text)
+    elif path.suffix == ".json" or text.lstrip().startswith("{"):
+        data, formats = json_object(text, "file", "a configuration"), _JSON_FORMATS
+    else:
+        return read_launch_script(text, read_file)
+    read = next((read for _, looks_like, read in formats if looks_like(data)), None)
+    if read is None:
+        names = " nor ".join(name for name, *_ in formats)
+        fix = "this is a search file: use it directly, parlay plan FILE" if "space" in data else _FIX
+        raise InputError.of("file", f"is neither {names}", rule=_RULE, fix=fix)
+    return read_accelerate(text, read_file) if read is read_accelerate else read(text)

@@ -1,0 +1,1 @@
+"""Checks before a search starts: work directory, Slurm site, trainer."""

@@ -1,1 +1,0 @@
-"""Checks before a search starts: work directory, Slurm site, trainer, integrity of what goes on."""
