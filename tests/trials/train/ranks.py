@@ -135,7 +135,7 @@ def serve() -> None:
     sys.modules["mlflow"] = None  # type: ignore[assignment]
     engine = sys.argv[1]
     if engine == TORCHTITAN:
-        importlib.import_module("trials.train.engines.imports").import_torchtitan(on_cpu=True)
+        importlib.import_module("trials.train.engines.factory").engine_builder(engine, on_cpu=True)
     for module in OF_ENGINE.get(engine, IMPORTED_ONCE):
         importlib.import_module(module)
     # megatron-core gathers its parameter groups as pickles, and stages of torchtitan send their shapes so.

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
 
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
+from trials.train.engines.factory import engine_builder
 
 
 def import_training(layout: Layout, on_cpu: bool) -> None:
     """Import what a training of this layout needs, and nothing else."""
-    _import_engine(layout, on_cpu)
+    engine_builder(layout.engine, on_cpu)
+    if layout.engine == "torch":
+        _import_parts(layout)
     for name in torch_modules(layout):
         _import_if_there(name)
     if layout.engine == "deepspeed":
@@ -28,40 +30,14 @@ def import_training(layout: Layout, on_cpu: bool) -> None:
                 _import_if_there(name)
 
 
-def _import_engine(layout: Layout, on_cpu: bool) -> None:
-    """Import our own modules of the layout's engine."""
-    if layout.engine == "deepspeed":
-        import trials.train.engines.deepspeed_engine
-
-        return
-    if layout.engine == MEGATRON_CORE:
-        import trials.train.engines.megatron_core_engine
-
-        return
-    if layout.engine == TORCHTITAN:
-        import_torchtitan(on_cpu)
-        return
-    if layout.engine == ACCELERATE:
-        import trials.train.engines.accelerate_engine
-
-        return
-    import trials.train.engines.torch_engine
-
+def _import_parts(layout: Layout) -> None:
+    """Import the parts of engine torch that it imports where a layout has them."""
     if _is_fsdp(layout):
         import trials.train.engines.fsdp
     else:
         import trials.train.engines.flat_buffers
     if layout.pipeline_parallel > 1:
         import trials.train.engines.torch_pipeline  # noqa: F401
-
-
-def import_torchtitan(on_cpu: bool) -> None:
-    """Import the engine torchtitan, on a CPU after torchtitan's patches."""
-    if on_cpu:
-        from trials.train.cpu_device.torchtitan import emulate_device
-
-        emulate_device()
-    import trials.train.engines.torchtitan_engine  # noqa: F401
 
 
 def torch_modules(layout: Layout) -> Iterator[str]:

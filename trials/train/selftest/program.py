@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from search_spaces.decoding import decode, encode
-from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
+from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
 from search_spaces.model_shape import ModelShape
 from trials.diagnostics.selftest import (
     CASE_LIMIT_S,
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         engines = {"deepspeed", *(case.layout.engine for case in cases)}
         for engine in engines:
             prepare_process(replace(spec, layout=replace(spec.layout, engine=engine)), os.environ)
-        _import_engines(importable_before_forks(engines, spec.accelerator))
+        _import_engines(importable_before_forks(engines, spec.accelerator), spec.accelerator == "cpu")
         if spec.accelerator != "cpu":
             require_untouched_devices()
         exit_at_once(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
@@ -83,25 +83,20 @@ def importable_before_forks(engines: Set[str], accelerator: str) -> Set[str]:
     return engines - {TORCHTITAN} if accelerator == "cpu" else engines - {MEGATRON_CORE, TORCHTITAN}
 
 
-def _import_engines(engines: Set[str]) -> None:
+def _import_engines(engines: Set[str], on_cpu: bool) -> None:
     """Import the engines once for all cases, torch in any case. A missing one is reported by the cases that need it."""
     # Without these, DeepSpeed queries CUDA for devices, after which no forked child can use CUDA. The NVML check alone
     # is not enough: where it fails, the count falls back on CUDA, which the named accelerator avoids.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cuda")
     import trials.train.engines.fsdp
-    import trials.train.engines.torch_engine
     import trials.train.engines.torch_pipeline
-    import trials.train.selftest.training
+    import trials.train.selftest.training  # noqa: F401
+    from trials.train.engines.factory import engine_builder
 
-    with suppress(ImportError):
-        import trials.train.engines.deepspeed_engine
-    if MEGATRON_CORE in engines:
+    for engine in {"torch", *engines}:
         with suppress(ImportError):
-            import trials.train.engines.megatron_core_engine
-    if ACCELERATE in engines:
-        with suppress(ImportError):
-            import trials.train.engines.accelerate_engine  # noqa: F401
+            engine_builder(engine, on_cpu)
 
 
 def require_untouched_devices() -> None:
