@@ -105,12 +105,6 @@ def pair_distances(gpus_per_node: int, num_nodes: int) -> list[int]:
     return blocks if num_nodes > 1 else blocks[:-1]
 
 
-def block_of(rank: int, size: int, num_ranks: int) -> range | None:
-    """The group of `size` consecutive ranks that a rank is in; None for leftover ranks."""
-    first = rank - rank % size
-    return range(first, first + size) if first + size <= num_ranks else None
-
-
 def pair_of(rank: int, apart: int, gpus_per_node: int, num_ranks: int, alone: bool) -> tuple[int, int] | None:
     """Sender and receiver of a rank's pair: in the same node, or in neighbouring ones for a distance of at least a
     node. `alone`: one pair a node. None for a rank without a pair."""

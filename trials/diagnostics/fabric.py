@@ -16,6 +16,8 @@ from search_spaces.decoding import Bound, JsonObject, decode_value, encode
 from trials.diagnostics.calibration import (
     SMALL_BYTES,
     Collective,
+    GroupTime,
+    PairTime,
     block_sizes,
     bus_gb_per_s,
     collectives_of,
@@ -100,6 +102,15 @@ class ExchangeTime:
         """Bus bandwidth at which a group of these seconds communicated, in GB/s (1e9 bytes)."""
         return bus_gb_per_s(self.exchange.kind, self.exchange.num_ranks, self.num_bytes, seconds)
 
+    def group_time(self, seconds: float | None = None) -> GroupTime:
+        """The time of a collective as calibrate has it: these seconds, or the slowest group's."""
+        return GroupTime(self.exchange.kind, self.exchange.num_ranks, self.num_bytes, seconds or max(self.seconds))
+
+    def pair_time(self, seconds: float | None = None) -> PairTime:
+        """The time of a ping-pong as calibrate has it: these seconds, or the slowest pair's."""
+        exchange = self.exchange
+        return PairTime(exchange.stride, exchange.is_alone, self.num_bytes, seconds or max(self.seconds))
+
 
 @dataclass(frozen=True)
 class FabricTimes(JsonObject):
@@ -160,7 +171,8 @@ def exchanges_of(shapes: Sequence[GroupShape], gpus_per_node: int, num_nodes: in
     found = [
         *(exchange for shape in shapes for exchange in _of_shape(shape)),
         *_telling_apart(gpus_per_node, num_nodes),
-        *_of_links(gpus_per_node, num_nodes),
+        *group_exchanges(gpus_per_node, num_nodes),
+        *pair_exchanges(gpus_per_node, num_nodes),
     ]
     return list(dict.fromkeys(found))
 
@@ -184,11 +196,16 @@ def _telling_apart(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
         yield from (Exchange(Collective.ALL_REDUCE, 2, unit, shift=turn * unit) for turn in range(turns))
 
 
-def _of_links(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
-    """Exchanges from which the links follow, as in calibrate."""
+def group_exchanges(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
+    """Small and large collectives over groups of every size, from which the links follow."""
     for size in block_sizes(gpus_per_node, num_nodes):
         yield Exchange(Collective.ALL_REDUCE, size, 1, is_small=True)
         yield from (Exchange(kind, size, 1) for kind in collectives_of(size, gpus_per_node))
+
+
+def pair_exchanges(gpus_per_node: int, num_nodes: int) -> Iterator[Exchange]:
+    """Messages across the boundary of every block, from which the links follow: of one pair a node, small and large,
+    and of all pairs."""
     for apart in pair_distances(gpus_per_node, num_nodes):
         yield Exchange(Collective.PING_PONG, 2, apart, is_small=True, is_alone=True)
         yield Exchange(Collective.PING_PONG, 2, apart, is_alone=True)

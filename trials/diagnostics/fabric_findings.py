@@ -9,7 +9,7 @@ from statistics import median, median_high
 
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
-from trials.diagnostics.calibration import Collective, GroupTime, Measurements, PairTime
+from trials.diagnostics.calibration import Collective, Measurements
 from trials.diagnostics.fabric import Exchange, ExchangeTime, FabricTimes
 from trials.files.text import plural
 
@@ -105,9 +105,9 @@ def links_measurements(found: FabricTimes, cluster: Cluster, slow: Sequence[str]
         if seconds is None:
             continue
         if exchange.kind is Collective.PING_PONG:
-            pairs.append(PairTime(exchange.stride, exchange.is_alone, time.num_bytes, seconds))
+            pairs.append(time.pair_time(seconds))
         elif exchange.stride == 1 and exchange.shift == 0:
-            groups.append(GroupTime(exchange.kind, exchange.num_ranks, time.num_bytes, seconds))
+            groups.append(time.group_time(seconds))
     return Measurements(groups=tuple(groups), pairs=tuple(pairs), fingerprint=found.fingerprint)
 
 

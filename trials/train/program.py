@@ -85,7 +85,7 @@ def _diagnostic(kind: str) -> Callable[[TrialSpec, AttemptFolder, RankEnvironmen
         from trials.train.doctor.probe import probe_nodes
 
         return probe_nodes
-    from trials.train.fabric.check import check_fabric
+    from trials.train.calibrate.fabric_check import check_fabric
 
     return check_fabric
 

@@ -45,11 +45,11 @@ def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def check_fabric(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A forked rank's exchanges."""
-    from trials.train.fabric import check
+    from trials.train.calibrate import fabric_check
 
     of_this_rank = of_a_rank(arguments, folder, fabric.trainer_of(shapes_of(arguments)))
-    check.CPU_BUDGET, check.SECONDS = BUDGET, BUDGET.seconds
-    return check.check_fabric(*of_this_rank).to_json()
+    fabric_check.CPU_BUDGET, fabric_check.SECONDS = BUDGET, BUDGET.seconds
+    return fabric_check.check_fabric(*of_this_rank).to_json()
 
 
 def run(ranks, program: str, gpus_per_node: int, num_nodes: int, **arguments: object) -> dict[str, Any]:

@@ -16,13 +16,14 @@ import torch
 from search_spaces.decoding import decode
 from search_spaces.plain_file import read_plain
 from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET
+from trials.diagnostics.fabric import group_exchanges
 from trials.diagnostics.node_probe import MARKS_SEEN_WITHIN_S, NodeProbeReport, RankProbe, marker_path
 from trials.files.folders import AttemptFolder, write_text
 from trials.fork_server.stub import node_name
 from trials.ranks.engine_packages import installed_packages
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.train.calibrate.benchmarks import BenchmarkRunner
+from trials.train.calibrate.exchanges import ExchangeTimer
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.parallel.device import Device, open_device
 from trials.train.parallel.gather import barrier, gather_json
@@ -43,8 +44,9 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     ranks = gather_json(asdict(mine), device.torch_device)
     report.progress()
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
-    runner = BenchmarkRunner(spec, env.rank, device, budget, Stopwatch(device, report, budget.seconds))
-    return NodeProbeReport(tuple(decode(RankProbe, rank) for rank in ranks), tuple(runner.group_times()))
+    timer = ExchangeTimer(spec, device, budget, Stopwatch(device, report, budget.seconds))
+    groups = [timer.time(exchange).group_time() for exchange in group_exchanges(spec.gpus_per_node, spec.num_nodes)]
+    return NodeProbeReport(tuple(decode(RankProbe, rank) for rank in ranks), tuple(groups))
 
 
 def enable_nccl_log(environ: MutableMapping[str, str]) -> None:
