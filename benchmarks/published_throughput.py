@@ -125,7 +125,7 @@ class Training:
     def predicted(self) -> float:
         """Tokens/s and GPU with the shipped constants."""
         terms = StepTerms.of(self.model, self.cluster, LayoutTable.of([self.layout]))
-        terms.device.values[0, terms.device.keys.index(("context", ("collectives",)))] += self.repeated_heads_s
+        terms.device.values[terms.device.keys.index(("context", ("collectives",))), 0] += self.repeated_heads_s
         tokens = self.layout.global_batch_size * self.model.seq_length / self.layout.num_gpus
         return tokens / (float(terms.seconds(typical_constants())[0]) + self.older_kernel_s)
 

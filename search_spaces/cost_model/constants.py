@@ -55,31 +55,31 @@ Key = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Columns:
-    """Seconds of each layout by part and constants: `values` has shape (layouts, len(keys))."""
+    """Seconds of each layout by part and constants: `values` has shape (len(keys), layouts)."""
 
     keys: tuple[Key, ...]
     values: np.ndarray
 
     @classmethod
     def of(cls, seconds: Mapping[Key, np.ndarray]) -> Columns:
-        return cls(tuple(seconds), np.stack([*seconds.values()], axis=1))
+        return cls(tuple(seconds), np.stack([*seconds.values()]))
 
     def __getitem__(self, rows: np.ndarray) -> Columns:
-        return Columns(self.keys, self.values[rows])
+        return Columns(self.keys, self.values[:, rows])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Columns]) -> Columns:
         """The rows of all parts, in order."""
-        return cls(parts[0].keys, np.concatenate([part.values for part in parts]))
+        return cls(parts[0].keys, np.concatenate([part.values for part in parts], axis=1))
 
     def seconds(self, constants: np.ndarray) -> np.ndarray:
         """Seconds with these constants, whose last dimension is in the order of CONSTANTS."""
-        return np.stack([product_of(names, constants) for _, names in self.keys], axis=-1) @ self.values.T
+        return np.stack([product_of(names, constants) for _, names in self.keys], axis=-1) @ self.values
 
     def by_part(self, constants: np.ndarray) -> dict[str, np.ndarray]:
         """Seconds of each part with these constants, of shape (len(CONSTANTS),)."""
-        found: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self.values)))
-        for (part, names), seconds in zip(self.keys, self.values.T, strict=True):
+        found: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(self.values.shape[1]))
+        for (part, names), seconds in zip(self.keys, self.values, strict=True):
             found[part] = found[part] + product_of(names, constants) * seconds
         return found
 

@@ -178,7 +178,7 @@ def layer_launch_s(model: ModelShape, layouts: LayoutTable, shares: RecomputedSh
     """Host time to launch a micro-batch's passes through one layer, with those that recompute; a recomputed module is
     another call."""
     passes = 3 + shares.layers + shares.mlps(model) / 2 + shares.ops
-    modules = np.sum([*shares.modules.values()], axis=0)
+    modules = sum(shares.modules.values())
     return passes * pass_s + HOST_CALL_S * modules * (pass_s > 0)
 
 

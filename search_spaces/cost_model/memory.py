@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from search_spaces.cost_model.recomputation import RecomputedShares
-from search_spaces.cost_model.stage_table import StageTable, layers_alike
+from search_spaces.cost_model.stage_table import StageTable, in_flight, layers_alike
 from search_spaces.engines import BYTES_OF_MOMENT, ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
@@ -76,7 +77,7 @@ def stage_memory(
     state = _state(layouts, stages)
     return StageMemory(
         **state | {"weights": state["weights"] + copies / GIB},
-        activations=(stages.in_flight * kept + working) / GIB,
+        activations=(in_flight(layouts, stages.index) * kept + working) / GIB,
         logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=(gathered + _column(_message_bytes(model, layouts))) / GIB,
     )
@@ -150,7 +151,7 @@ class LayerActivations:
         )
         again = parts.of_modules(model, layouts, shares)
         norms = inputs * _recomputed_norms(model) * shares.modules["layernorm"]
-        saved = np.sum([*again.values()], axis=0) + norms
+        saved = sum(again.values()) + norms
         kept_with_ops = whole - parts.scores - tokens * width * products
         # Recomputed layers are a chunk's first: at work when the backward pass has freed the others. A norm's output is
         # needed until the backward pass has left the module after it.
@@ -159,7 +160,7 @@ class LayerActivations:
             whole=whole,
             rewritten=saved - again["core_attn"],
             kept=whole - (whole - inputs) * shares.layers - saved - kept_with_ops * shares.ops,
-            working=np.where(is_whole, whole, np.maximum.reduce([*again.values()]) + norms),
+            working=np.where(is_whole, whole, reduce(np.maximum, again.values()) + norms),
         )
 
 

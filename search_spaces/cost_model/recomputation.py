@@ -47,8 +47,10 @@ class RecomputedShares:
 
     def parameters(self, model: ModelShape) -> np.ndarray:
         """Parameters of a layer's products that modules compute again, a mean over the layers."""
-        parts = [share * model.recomputed_parameters(module) for module, share in self.modules.items()]
-        return np.sum(parts, axis=0)
+        parts: list[np.ndarray] = [
+            share * model.recomputed_parameters(module) for module, share in self.modules.items()
+        ]
+        return sum(parts, np.zeros(1))
 
 
 def _has_module(layouts: LayoutTable, module: str) -> np.ndarray:

@@ -17,8 +17,7 @@ from search_spaces.model_shape import ModelShape
 @dataclass(frozen=True)
 class StageTable:
     """`index` counts stages from 0; `layers` are a stage's own, `expert_layers` those with experts among them;
-    `parameters` are summed over its tensor-parallel ranks, `routed` those of experts among them; `in_flight` is the
-    largest number of micro-batches whose activations it holds, a fraction for interleaved chunks. The head is on the
+    `parameters` are summed over its tensor-parallel ranks, `routed` those of experts among them. The head is on the
     last stage, or where the trainer puts it."""
 
     index: np.ndarray
@@ -26,7 +25,6 @@ class StageTable:
     expert_layers: np.ndarray
     parameters: np.ndarray
     routed: np.ndarray
-    in_flight: np.ndarray
     is_first: np.ndarray
     has_head: np.ndarray
 
@@ -62,7 +60,7 @@ class StageTable:
         of_layers = sum(number * alike.layer_parameters for alike, number in layers_alike(model, layers, experts))
         routed = experts * model.routed_parameters_per_layer + has_head * model.routed_mtp_parameters
         parameters = of_layers + ends + has_head * model.mtp_parameters
-        return cls(index, layers, experts, parameters, routed, _in_flight(layouts, index), is_first, has_head)
+        return cls(index, layers, experts, parameters, routed, is_first, has_head)
 
     def of_rank(self, layouts: LayoutTable) -> np.ndarray:
         """Parameters of each stage's ranks outside routed experts."""
@@ -141,8 +139,9 @@ def _of_stages(of_chunks: np.ndarray, stages: int, is_v: bool) -> np.ndarray:
     return rows.sum(axis=0)
 
 
-def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
-    """Micro-batches in flight: all of a step's with GPipe, the stages from here to the end with 1F1B, and with
+def in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
+    """Largest number of micro-batches whose activations stages of these indices hold, a fraction for interleaved
+    chunks: all of a step's with GPipe, the stages from here to the end with 1F1B, and with
     interleaved chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1, over v
     (megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches).
 

@@ -80,7 +80,7 @@ class StepTerms:
             | expert_exchange(model, machine, layouts, shares, pass_s)
         )
         head = head_compute(model, machine, layouts)
-        layer_s, head_s = (np.sum([*seconds.values()], axis=0) for seconds in (layer, head))
+        layer_s, head_s = (sum(seconds.values(), np.zeros(1)) for seconds in (layer, head))
         stages = StageTable.ends(model, layouts)
         slowest = (stages.layers * layer_s[:, None] + stages.has_head * head_s[:, None]).argmax(axis=1)
         rows = np.arange(len(layouts))

@@ -12,9 +12,11 @@ from search_spaces.layouts.table import LayoutTable
 
 def table_groups(layouts: LayoutTable, name: str) -> RankGroups:
     """Groups of this name of each layout."""
-    of_orders = [rank_groups(name, layouts, order) for order in CHOICES["rank_order"]]
-    ranks, strides = zip(*((groups.ranks, groups.stride) for groups in of_orders), strict=True)
-    return RankGroups(np.choose(layouts["rank_order"], ranks), np.choose(layouts["rank_order"], strides))
+    orders = sorted(layouts.values("rank_order")) or CHOICES["rank_order"]
+    has_order = [layouts.equals("rank_order", order) for order in orders]
+    groups = [rank_groups(name, layouts, order) for order in orders]
+    ranks, strides = ([each.ranks for each in groups], [each.stride for each in groups])
+    return RankGroups(np.select(has_order, ranks), np.select(has_order, strides))
 
 
 def leaves_domain(layouts: LayoutTable, name: str, cluster: Cluster) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from search_spaces.cost_model.memory import GIB, LayerActivations, StageMemory, stage_memory
-from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.cost_model.stage_table import StageTable, in_flight
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
@@ -228,9 +228,9 @@ class TestSharing:
         layout = Layout(
             pipeline_parallel=4, grad_accum_steps=16, pipeline_schedule=schedule, virtual_pipeline_stages=chunks
         )
-        assert StageTable.of_layout(SMALL, layout).in_flight[0] == pytest.approx(held)
-        few = Layout(pipeline_parallel=4, grad_accum_steps=2, pipeline_schedule="1f1b")
-        assert StageTable.of_layout(SMALL, few).in_flight[0].tolist() == [2, 2, 2, 1]
+        few, every_stage = replace(layout, grad_accum_steps=2), np.arange(4)[None, :]
+        assert in_flight(LayoutTable.of([layout]), every_stage)[0] == pytest.approx(held)
+        assert in_flight(LayoutTable.of([few]), every_stage)[0].tolist() == [min(2, each) for each in held]
 
     def test_the_stages_have_the_parameters_of_the_model(self):
         tied = replace(SMALL, tied_embeddings=True)

@@ -67,7 +67,7 @@ def test_before_any_trial_the_prediction_is_that_of_the_typical_constants():
 
 def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
     truth = changed(latency=300.0)
-    rows = [0, int(TERMS_OF_ALL.device.values[:, TERMS_OF_ALL.device.keys.index(("tensor", ("latency",)))].argmax())]
+    rows = [0, int(TERMS_OF_ALL.device.values[TERMS_OF_ALL.device.keys.index(("tensor", ("latency",)))].argmax())]
     measured = TERMS_OF_ALL.take(np.array(rows))
     priors = (TimePrior.default(), TimePrior.default(speed_is_known=False))
     posteriors = [StepTimePosterior(measured, measured.seconds(truth), 1, prior) for prior in priors]

@@ -125,7 +125,7 @@ def _terms(model: ModelShape, layout: Layout, cluster: Cluster | None = None) ->
 
 def _by_constants(columns: Columns) -> dict[str, float]:
     found: dict[str, float] = {}
-    for (_, constants), seconds in zip(columns.keys, columns.values[0].tolist(), strict=True):
+    for (_, constants), seconds in zip(columns.keys, columns.values[:, 0].tolist(), strict=True):
         name = "+".join(constants)
         found[name] = found.get(name, 0.0) + seconds
     return {name: seconds for name, seconds in found.items() if seconds}
