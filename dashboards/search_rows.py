@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dashboards.report.setup import cluster_size, model_size
-from dashboards.search_view import SearchView
+from dashboards.search_view import SearchView, section_of
 from dashboards.terminal.headline import against_baseline, describe_ending
 from dashboards.text import printable
 from dashboards.trial_text import format_number, layout_name
-from trials.analysis.verdict import DisplayState
+from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind
+from trials.failure_policy import Memory, policy_of
 from trials.ledger.events import SearchRecord
 
 
@@ -53,7 +54,7 @@ def search_row(search: SearchRecord, owner: str) -> SearchListRow:
     return SearchListRow(
         search_id=search.search_id,
         state=verdict.state,
-        reason=printable(describe_ending(verdict)),
+        reason=printable(_failure(search, verdict) or describe_ending(verdict)),
         model=model_size(search.spec) or "",
         cluster=printable(cluster_size(search.spec) or ""),
         num_layouts=verdict.num_layouts,
@@ -66,6 +67,17 @@ def search_row(search: SearchRecord, owner: str) -> SearchListRow:
         created_at=search.created_at,
         owner=printable(owner),
     )
+
+
+def _failure(search: SearchRecord, verdict: SearchVerdict) -> str | None:
+    """Most common reason of a search in which all trials failed, with the user's memory limit; None for others."""
+    if verdict.most_common_failure is None or verdict.kind is not VerdictKind.ALL_FAILED:
+        return None
+    reason, count, _ = verdict.most_common_failure
+    limit_gib = section_of(search.spec, "measure").get("memory_limit_gib")
+    is_limited = policy_of(reason).exceeded is Memory.ACCELERATOR and limit_gib is not None
+    limit = f", limit {limit_gib:g} GiB" if is_limited else ""
+    return f"{count} of {len(search.trials)} {policy_of(reason).label}{limit}"
 
 
 def format_age(seconds: float) -> str:

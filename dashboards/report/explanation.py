@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from dashboards.search_view import SearchView
 from dashboards.terminal.headline import describe_ending
-from dashboards.terminal.progress import describe_in_flight
 from dashboards.text import printable, with_full_stop
 from dashboards.trial_text import advice_after, format_value, had_no_room_for_a_model
 from search_spaces.layouts.layout import AXES, axis_of
@@ -20,7 +19,6 @@ from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, FailureReason, Trial
 
 _SAVING_MEMORY = ("micro_batch_size", "zero_stage", "offload", "activation_checkpointing")
-_MAX_IN_FLIGHT = 4
 _LONGEST_LINE = 300
 
 
@@ -62,7 +60,7 @@ def explanation_of(view: SearchView) -> Explanation | None:
         return Explanation("Why there is no comparison", words, (*_log_command(name, verdict), again))
     if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
         follow = NextCommand("Follow it in a terminal", f"parlay watch {name}")
-        return Explanation("What happens now", tuple(_in_flight(search, view.at)), (follow,))
+        return Explanation("What happens now", () if search.in_flight else ("No trial is in flight yet.",), (follow,))
     return None
 
 
@@ -131,13 +129,3 @@ def _log_command(search_id: str, verdict: SearchVerdict) -> tuple[NextCommand, .
         return ()
     *_, trial = verdict.most_common_failure
     return (NextCommand("Read the log of one of them", f"parlay logs {trial} --search {search_id}"),)
-
-
-def _in_flight(search: SearchRecord, at: float) -> Iterator[str]:
-    flights = search.in_flight
-    if not flights:
-        yield "No trial is in flight yet."
-    for attempt in flights[:_MAX_IN_FLIGHT]:
-        yield with_full_stop(printable(describe_in_flight(attempt, at, search.replayed_table is not None)))
-    if len(flights) > _MAX_IN_FLIGHT:
-        yield f"And {plural(len(flights) - _MAX_IN_FLIGHT, 'trial')} more."

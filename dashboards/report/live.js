@@ -147,5 +147,14 @@
     return () => [...document.querySelectorAll("thead button")].find((button) => button.textContent === element.textContent);
   };
 
+  // Times of trials in flight go on between two reports.
+  setInterval(() => {
+    for (const time of document.querySelectorAll("time[data-since]")) {
+      const seconds = Math.max(0, Math.floor(Date.now() / 1000 - time.dataset.since)), two = (part) => String(part).padStart(2, "0");
+      const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+      time.textContent = `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
+    }
+  }, 1000);
+
   follow();
 })();

@@ -43,6 +43,7 @@ def trials_page(search: SearchRecord) -> Page:
         styles=_STYLES,
         search_id=search.search_id,
         rows=rows,
+        has_nodes=any(row["nodes"] for row in rows),
         is_ended=search.state.is_ended,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -19,7 +19,15 @@ from dashboards.report.table import table
 from dashboards.report.use_it import UseIt
 from dashboards.search_view import SearchView, section_of
 from dashboards.terminal.headline import headline, sentence
-from dashboards.text import printable
+from dashboards.terminal.progress import (
+    describe_time,
+    flight_place,
+    flight_state,
+    format_clock,
+    in_flight_since,
+    limit_usages,
+)
+from dashboards.text import printable, with_full_stop
 from dashboards.trial_text import format_short, format_short_interval, format_tokens
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -29,6 +37,9 @@ from trials.analysis.verdict import VerdictKind
 from trials.files.text import plural
 from trials.ledger.events import SearchRecord
 from trials.schema.checkpoint_section import checkpoints_of
+from trials.trial import Attempt
+
+_MAX_IN_FLIGHT = 4
 
 
 @dataclass(frozen=True)
@@ -47,23 +58,13 @@ class Tile:
     more: str | None = None
 
 
-@dataclass(frozen=True)
-class Meter:
-    """Used part of a limit."""
-
-    name: str
-    value: float
-    most: float
-    text: str
-
-
 def report_page(view: SearchView, use: UseIt | None = None) -> str:
     """Whole HTML file; `use` is that of the search's recipe, None without one."""
     return _page(view, use, True).text
 
 
 def report_without_scripts(view: SearchView, use: UseIt | None = None) -> Page:
-    """Report to be embedded by the live page: text, table, and figures as data."""
+    """Report to be embedded by the live page: text, table with links to the logs, and figures as data."""
     return _page(view, use, False)
 
 
@@ -81,6 +82,7 @@ def _page(view: SearchView, use: UseIt | None, draws: bool) -> Page:
         use=use,
         setup=setup_rows(view.search.spec, view.ranking.ordered),
         renewed="the file is rewritten" if draws else "this page is updated",
+        logs=None if draws else f"/searches/{view.search.search_id}/logs",
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
         sections=[section for section in sections if _has_content(section, view)],
         wide=wide_figures(view),
@@ -127,8 +129,10 @@ def _first_screen(view: SearchView) -> dict[str, Any]:
         "alternatives": list(sentences.alternatives(view)),
         "tiles": _tiles(view),
         "sure": sentences.describe_confidence(view),
-        "state_words": [sentences.describe_state(view), *(words for words in failures if words not in explained)],
-        "meters": _meters(view),
+        "state_words": [*_state_words(view), *(words for words in failures if words not in explained)],
+        "meters": limit_usages(search, view.at),
+        "flights": _flights(view),
+        "more_flights": len(search.in_flight) - _MAX_IN_FLIGHT,
         "cost": sentences.describe_cost(view),
         "spent_on": sentences.describe_spending(view),
         "as_of": datetime.fromtimestamp(view.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -137,6 +141,12 @@ def _first_screen(view: SearchView) -> dict[str, Any]:
         "footer": f"Parlay {version('parlay')}. Rules of measurement: docs/measuring.md."
         f" Written for {printable(view.name)}, search {search.search_id}.",
     }
+
+
+def _state_words(view: SearchView) -> Iterator[str]:
+    yield sentences.describe_state(view)
+    if not view.search.state.is_ended and (words := describe_time(view.search, view.at)) is not None:
+        yield with_full_stop(words)
 
 
 def _placement(search: SearchRecord, layout: Layout) -> RankPlacement:
@@ -203,13 +213,24 @@ def _leaf_counts(best: RankedLayout) -> list[int]:
     return sorted({len(set(attempt.leaves)) for attempt in attempts if attempt is not None and attempt.leaves})
 
 
-def _meters(view: SearchView) -> list[Meter]:
-    search, verdict = view.search, view.verdict
-    meters = []
-    if limit := verdict.max_layouts:
-        meters.append(Meter("Layouts", min(verdict.num_layouts, limit), limit, f"{verdict.num_layouts} of {limit}"))
-    if most := section_of(search.spec, "search").get("budget_node_hours"):
-        used = search.node_hours_used
-        reserved = f", {search.node_hours_reserved:.3g} reserved" if search.node_hours_reserved else ""
-        meters.append(Meter("Node-hours", min(used, most), most, f"{used:.3g} of {most:g}{reserved}"))
-    return meters
+@dataclass(frozen=True)
+class _Flight:
+    """Attempt in flight as a page says it; `passed` are the seconds in its state, which go on in a live page."""
+
+    attempt: Attempt
+    state: str
+    since: float | None
+    passed: str
+    place: str
+
+
+def _flights(view: SearchView) -> list[_Flight]:
+    """The oldest attempts in flight."""
+    is_simulated = view.search.replayed_table is not None
+    found = []
+    for attempt in view.search.in_flight[:_MAX_IN_FLIGHT]:
+        since = None if is_simulated else in_flight_since(attempt)
+        passed = "" if since is None else format_clock(view.at - since)
+        state, place = printable(flight_state(attempt)), printable(flight_place(attempt))
+        found.append(_Flight(attempt, state, since, passed, place))
+    return found

@@ -189,16 +189,16 @@ def headroom_lines(ranking: Ranking) -> list[str]:
 
 def against_baseline(verdict: SearchVerdict) -> tuple[str, str]:
     """Speed-up over the baseline and its 95 % interval; a word where there is no clear winner, and "" for unknown."""
-    speedup = verdict.speedup
+    speedup, so_far = verdict.speedup, "" if verdict.is_complete else " so far"
     if verdict.kind is VerdictKind.BASELINE_BEST:
         return f"the baseline is {verdict.best_word}", ""
     if verdict.kind is VerdictKind.ONLY_BASELINE:
         return "only the baseline", ""
     if verdict.kind is VerdictKind.NO_WINNER:
-        return "no clear winner", "" if speedup is None else f"{speedup.ratio:.2f}x{format_interval(speedup)}"
+        interval = "" if speedup is None else f"{speedup.ratio:.2f}x{format_interval(speedup)}"
+        return f"no clear winner{so_far}", interval
     if speedup is None:
         return "", ""
-    so_far = "" if verdict.is_complete else " so far"
     unproven = ", unproven" if verdict.is_unproven else ""
     return f"{speedup.ratio:.2f}x{so_far}{unproven}", format_interval(speedup).strip()
 
@@ -230,9 +230,10 @@ def _measured_speedup(verdict: SearchVerdict) -> str:
 
 
 def _no_winner(verdict: SearchVerdict) -> str:
+    words = "No clear winner" + ("" if verdict.is_ended else " so far")
     if verdict.speedup is None:
-        return f"No clear winner: the baseline is statistically tied with {_tie_names(verdict)}"
-    return f"No clear winner: {verdict.speedup.ratio:.2f}x{format_interval(verdict.speedup)}"
+        return f"{words}: the baseline is statistically tied with {_tie_names(verdict)}"
+    return f"{words}: {verdict.speedup.ratio:.2f}x{format_interval(verdict.speedup)}"
 
 
 def _baseline_best(verdict: SearchVerdict) -> str:

@@ -74,19 +74,29 @@ def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
 
 def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False) -> str:
     """Attempt in flight in one line: state, duration, nodes."""
-    since = attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
-    text = f"{attempt.trial}.{attempt.attempt} {attempt.state}"
-    if attempt.waits_for is not None:
-        text += f" ({attempt.waits_for})"
-    if since is not None and not is_simulated:
-        text += f" for {format_clock(now - since)}"
-    if attempt.nodes:
-        text += " on " + _join_nodes(attempt.nodes)
-    elif attempt.job_id is not None:
-        text += f" as {attempt.job_id}"
+    since = None if is_simulated else in_flight_since(attempt)
+    passed = "" if since is None else f" for {format_clock(now - since)}"
+    text = f"{attempt.trial}.{attempt.attempt} {flight_state(attempt)}{passed}{flight_place(attempt)}"
     if attempt.unknown_since is not None and not is_simulated:
         text += f", unreachable for {format_clock(now - attempt.unknown_since)}"
     return text
+
+
+def in_flight_since(attempt: Attempt) -> float | None:
+    """Time since which an attempt is in its state, UTC seconds since the epoch."""
+    return attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
+
+
+def flight_state(attempt: Attempt) -> str:
+    """State, and what it waits for."""
+    return f"{attempt.state}" + ("" if attempt.waits_for is None else f" ({attempt.waits_for})")
+
+
+def flight_place(attempt: Attempt) -> str:
+    """Nodes, or else the job."""
+    if attempt.nodes:
+        return " on " + _join_nodes(attempt.nodes)
+    return "" if attempt.job_id is None else f" as {attempt.job_id}"
 
 
 def format_node_hours(search: SearchRecord) -> str:

@@ -156,7 +156,7 @@ AGAIN = "parlay run search.yaml"
         ("all_failed", "All 6 logs end with: OutOfMemoryError", ["parlay logs t0003 --search tiny-abcdef", AGAIN]),
         ("refused", "", ["parlay doctor search.yaml --submit-test", AGAIN]),
         ("only_baseline", "3 trials of 4 failed", ["parlay logs t0002 --search tiny-abcdef", AGAIN]),
-        ("nothing_yet", "t0001.a1 running for 10:10 on node1 node2", ["parlay watch tiny-abcdef"]),
+        ("nothing_yet", "", ["parlay watch tiny-abcdef"]),
     ],
 )
 def test_a_search_without_a_comparison_says_why_and_what_to_do(state, words, commands):

@@ -10,7 +10,7 @@ import pytest
 from dashboards.report.html import package_file
 from dashboards.report.live_page import live_page, message_page, searches_page
 from dashboards.report.log_page import trials_page
-from dashboards.report.page import report_without_scripts
+from dashboards.report.page import report_page, report_without_scripts
 from dashboards.search_rows import search_row
 from dashboards.search_view import SearchView
 from tests.dashboards import compared
@@ -18,6 +18,7 @@ from tests.dashboards.report.searches import BASELINE, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from tests.kit import TINY
 from tests.trials.analysis.test_verdict import told
+from trials.trial import FailureReason
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -43,6 +44,24 @@ def test_names_and_words_of_others_stay_text():
     assert "\x1b" not in message_page(HOSTILE, HOSTILE).text
 
 
+def test_the_live_report_says_which_trial_runs_since_when_and_what_is_left_and_links_to_logs():
+    search = a_search(3)
+    name = search.start(replace(BASELINE, zero_stage=1))
+    (attempt,) = search.record.in_flight
+    view = SearchView.of(search.record, attempt.started_at + 72)
+    live, file = report_without_scripts(view).text, report_page(view)
+    since = f'running for <time data-since="{attempt.started_at}">1:12</time> on node1 node2.'
+    link = f'<a href="/searches/tiny-abcdef/logs/{name}">{name}'
+    assert f"{link}.a1</a> {since}" in live
+    assert live.count("/logs/") == 1 + len(search.record.trials), "the trial in flight, and each run in the table"
+    assert f"{name}.a1 {since}" in file
+    assert "/logs/" not in file
+    assert re.search(r"[\d:]+ elapsed, up to [\d:]+ remaining\.", live)
+    assert "Layouts: 4 of up to 20" in live
+    search.end()
+    assert "elapsed" not in report_without_scripts(SearchView.of(search.record, search.now)).text
+
+
 def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():
     search = a_search(model=TINY.to_json())
     row = search_row(search.record, "smith")
@@ -55,6 +74,11 @@ def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():
     text = searches_page([row], START, num_older=7).text
     assert all(each in text for each in ("3 of up to 20", "1.50x", "1,500", "0.75", "smith", "<progress", "7 older"))
     assert "None" not in text
+    failed = SearchUnderTest(spec(measure={"memory_limit_gib": 0.02}))
+    for size in (1, 2):
+        failed.fail(failed.start(replace(BASELINE, micro_batch_size=size)), FailureReason.GPU_OOM)
+    failed.end("failed", "no_feasible_layout")
+    assert search_row(failed.record, "").reason == "2 of 2 out of memory, limit 0.02 GiB"
     search = a_search()
     search.end(end_reason="submission_rejected")
     text = searches_page([search_row(search.record, "")], START).text
@@ -69,7 +93,7 @@ def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():
         ("", ("", "")),
         ("baseline 1000", ("only the baseline", "")),
         ("baseline 1000, other 900", ("the baseline is fastest so far", "")),
-        ("baseline 1000, other 1010", ("no clear winner", "1.01x (0.97\N{EN DASH}1.05)")),
+        ("baseline 1000, other 1010", ("no clear winner so far", "1.01x (0.97\N{EN DASH}1.05)")),
     ],
 )
 def test_a_tie_and_a_baseline_that_is_best_are_no_speedup(story, said):

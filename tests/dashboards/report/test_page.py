@@ -135,7 +135,7 @@ def test_its_parts_are_there_once_and_in_order(page):
     ("story", "ends", "state", "has_ratio", "words"),
     [
         (FASTER, MAX, "completed", True, "faster than the baseline"),
-        (TIED, None, "running", False, "No clear winner: 1.08x (0.58–2.01)"),
+        (TIED, None, "running", False, "No clear winner so far: 1.08x (0.58–2.01)"),
         (FASTER, CANCELLED, "cancelled", False, "Fastest so far, t0002"),
         (FASTER, REFUSED, "refused", False, "Invalid account"),
     ],
