@@ -29,7 +29,7 @@ class Section(BaseModel):
     `refused` maps a key that users may expect here to the reason why it is not accepted.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     refused: ClassVar[Mapping[str, str]] = {}
 
