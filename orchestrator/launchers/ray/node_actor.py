@@ -93,9 +93,14 @@ class NodeJob:
 
 @dataclass
 class RayJob:
-    """Supervisors of one attempt in a placement group with one bundle per node; `nodes` in rank order."""
+    """Supervisors of one attempt in a placement group with one bundle per node; `nodes` in rank order.
 
+    `hosts` are the actors whose fork servers may fork its ranks.
+    """
+
+    name: str
     placement_group: Any
+    hosts: tuple[Any, ...] = ()
     nodes: list[NodeJob] = field(default_factory=list)
 
     @property

@@ -77,9 +77,9 @@ def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> LaunchStatus
     return status
 
 
-def serve(launcher: Launcher, root: Path, **details: object) -> None:
-    """Have the launcher's fork servers serve, by attempts that start plain until they do."""
-    for number in range(9000, 9100):
+def serve(launcher: Launcher, root: Path, first: int = 9000, **details: object) -> None:
+    """Have the launcher's fork servers serve, by attempts from this number on that start plain until they do."""
+    for number in range(first, first + 100):
         request = attempt_request(root, "tell_environment", trial=f"t{number}", **details)
         launcher.launch(request)
         wait_until_ended(launcher, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,18 @@ class TestOnLoopback:
         assert is_running(server)
         loopback._runtime.close_fork_servers()
         assert not is_running(server)
+
+    def test_a_server_that_died_is_replaced_though_the_supervisor_of_its_ranks_was_lost(self, loopback, tmp_path):
+        light_code(tmp_path / "code")
+        serve(loopback, tmp_path)
+        request = hanging(loopback, tmp_path)
+        (supervisor,) = {psutil.Process(pid).parent() for pid in rank_pids(request.folder)}
+        supervisor.kill()
+        wait_until_ended(loopback, request)
+        for path in tmp_path.glob("**/environment-0.json"):
+            if "PARLAY_WARM" in (told := json.loads(path.read_text())):
+                os.kill(int(told["PARLAY_PARENT_PID"]), signal.SIGKILL)
+        serve(loopback, tmp_path, first=9100)
 
     def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback, tmp_path):
         running = [hanging(loopback, tmp_path, f"t000{i}") for i in (1, 2)]
