@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from orchestrator.lifecycle.driver_job import job_name
 from orchestrator.records.summary import DriverStatus
@@ -23,8 +24,8 @@ from trials.trial import utc_text
 MAX_AGE_S = 30.0
 """Oldest squeue output that is used; drivers on this machine query and share it at this rate."""
 
-MAX_AGE_IF_MISSING_S = 5.0
-"""The same where it lacks the job, which may have been submitted since."""
+MAX_AGE_OF_NEW_S = 5.0
+"""The same where it may lack a job because that was submitted since, or shortly before."""
 
 AskService = Callable[[str], DriverStatus | None]
 """Status of a search, by its id, without a driver, as the service knows it; None where it does not know the search."""
@@ -69,7 +70,7 @@ def shared_squeue() -> Callable[[float], SqueueSnapshot]:
 def _next_turn(folder: SearchFolder) -> str:
     """Next start of the search's driver: a scrontab job in Slurm's queue, or cron, which cannot be queried."""
     with suppress(SlurmUnreachable):
-        if (job := _active_job(cron_job_name(folder.search_id))) is not None:
+        if (job := _active_job(cron_job_name(folder.search_id), folder.cron_script)) is not None:
             return _describe("its next turn, job", job)
     return "it waits for its next turn, which cron starts"
 
@@ -78,7 +79,7 @@ def _next_job(folder: SearchFolder, no_driver: str) -> DriverStatus:
     """Status of the driver's next job; while Slurm does not answer there may be one."""
     resume, what = f"parlay resume {folder.cli_name}", "its driver's job"
     try:
-        job = _active_job(job_name(folder.search_id))
+        job = _active_job(job_name(folder.search_id), folder.driver_script)
     except SlurmUnreachable as error:
         waits = f"it is waiting for its driver's next job, whose state Slurm does not report ({error})"
         return DriverStatus(f"{no_driver}: {waits}; {resume} starts one now")
@@ -88,14 +89,18 @@ def _next_job(folder: SearchFolder, no_driver: str) -> DriverStatus:
     return DriverStatus(f"{no_driver}: {_describe(what, job)}")
 
 
-def _active_job(name: str) -> JobSnapshot | None:
-    """The job of this name: a running one, else one that waits."""
-    jobs, active = shared_squeue(), []
-    for max_age_s in (MAX_AGE_S, MAX_AGE_IF_MISSING_S):
-        active = [job for job in jobs(max_age_s).by_name.get(name, []) if not job.state.is_ended]
-        if active:
-            break
+def _active_job(name: str, script: Path) -> JobSnapshot | None:
+    """The job of this name: a running one, else one that waits. Its script was written when it was submitted."""
+    jobs = shared_squeue()
+    answer = jobs(MAX_AGE_S)
+    active = _active(answer, name)
+    if not active and answer.asked_at < script.stat().st_mtime + MAX_AGE_S:
+        active = _active(jobs(MAX_AGE_OF_NEW_S), name)
     return min(active, key=lambda job: job.state.waits, default=None)
+
+
+def _active(answer: SqueueSnapshot, name: str) -> list[JobSnapshot]:
+    return [job for job in answer.by_name.get(name, []) if not job.state.is_ended]
 
 
 def _describe(what: str, job: JobSnapshot) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from orchestrator.cli.watch import (
     SearchFollower,
 )
 from orchestrator.lifecycle.driver_job import submit_first_link
+from orchestrator.lifecycle.driver_status import MAX_AGE_S
 from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from orchestrator.service.client import driver_status
 from slurm.driver_script import DriverJob
+from slurm.squeue_cache import SqueueCache
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FakeCluster
 from tests.fake_slurm.placement import FakeNode
@@ -215,6 +218,22 @@ class TestWhoDrives:
         standing = driver_status(folder)
         assert not standing.is_expected
         assert standing.detail.endswith(f"parlay resume {folder.search_id} --as-job submits one")
+
+    @pytest.mark.parametrize("script", ["cron_script", "driver_script"])
+    def test_a_job_that_is_missing_is_asked_for_as_rarely_as_drivers_ask_but_for_the_first_half_minute(
+        self, folder, slurm, tmp_path, monkeypatch, script
+    ):
+        asked_at, jobs = [], slurm.jobs
+        monkeypatch.setattr(slurm, "jobs", lambda: (asked_at.append(slurm.now()), jobs())[1])
+        answers = SqueueCache(slurm, tmp_path, ["cluster"], clock=slurm.now)
+        monkeypatch.setattr("orchestrator.lifecycle.driver_status.shared_squeue", lambda: answers.jobs)
+        getattr(folder, script).touch()
+        os.utime(getattr(folder, script), (slurm.now(), slurm.now()))
+        for _ in range(120):
+            driver_status(folder)
+            slurm.cluster.advance(DRIVER_POLL_S)
+        pauses = [after - before for before, after in pairwise(asked_at)]
+        assert pauses[0] < MAX_AGE_S <= min(pauses[6:])
 
     @pytest.mark.parametrize(
         "answer", [DriverStatus("it waits for the service"), DriverStatus("disk full", False), None]
