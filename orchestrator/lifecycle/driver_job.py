@@ -152,7 +152,7 @@ class DriverChain:
         self._clock = clock
         self._retry_at = 0.0
         self.has_next_link = False
-        self.signals = StopSignals()
+        self.signals = StopSignals(has_terminal=False)
 
     def wait_for_lease(self, folder: SearchFolder, sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait until the lease is free, LEASE_WAIT_S are over, or a stop is requested."""

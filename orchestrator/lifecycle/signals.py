@@ -24,10 +24,12 @@ class StopSignals:
 
     A driver stops at its next safe point; after one ctrl-C it waits for running trials first. Without a driver the
     running job is cancelled, no submission is interrupted half-way, and a second ctrl-C raises KeyboardInterrupt.
+    Without a terminal nobody presses ctrl-C: SIGINT is as SIGTERM.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, has_terminal: bool = True) -> None:
         self.received: list[int] = []
+        self._has_terminal = has_terminal
         self._driver: Driver | None = None
 
     def is_requested(self) -> bool:
@@ -66,15 +68,18 @@ class StopSignals:
             self._driver = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._driver is None and number == signal.SIGINT and signal.SIGINT in self.received:
+        is_ctrl_c = self._has_terminal and number == signal.SIGINT
+        if is_ctrl_c and self._driver is None and number in self.received:
             raise KeyboardInterrupt
         self.received.append(number)
         self._stop()
 
     def _stop(self) -> None:
-        if self._driver is not None and self.received == [signal.SIGINT]:
+        if self._driver is None or not self.received:
+            return
+        if self._has_terminal and self.received == [signal.SIGINT]:
             self._driver.interrupt()
-        elif self._driver is not None and self.received:
+        else:
             self._driver.stop_now()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,6 +52,18 @@ class ChainBench:
 @pytest.fixture
 def bench(tmp_path) -> ChainBench:
     return ChainBench(tmp_path)
+
+
+@pytest.mark.fault(16)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_any_signal_stops_the_driver_at_its_next_safe_point_and_none_interrupts_a_submission(bench, number):
+    signals, driver = bench.chain().signals, Mock()
+    with signals.handling(signal.SIGUSR1):
+        for _ in range(2):  # while the next link is submitted
+            signal.raise_signal(number)
+        with signals.stopping(driver):
+            assert (driver.stop_now.call_count, driver.interrupt.call_count) == (1, 0)
+        signal.raise_signal(number)  # while the last link is looked for
 
 
 def test_one_link_waits_however_often_it_is_asked_for(bench):
