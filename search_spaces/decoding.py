@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 MOST_LEVELS = 60
@@ -38,6 +38,9 @@ class WrittenAs:
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
 
+
+UNWRITTEN: Mapping[str, bool] = MappingProxyType({"is_written": False})
+"""Metadata of a dataclass's field, with a default, that JSON does not have."""
 
 _NOT_NEGATIVE = Bound("0 or more", lambda value: value >= 0)
 Count = Annotated[int, _NOT_NEGATIVE]
@@ -206,7 +209,8 @@ def _types_of(kind: type) -> Mapping[str, Any]:
 @cache
 def _fields_of(kind: type) -> tuple[Mapping[str, Any], frozenset[str]]:
     """Types of a dataclass's fields, and the names of those without a default."""
-    types, given = _types_of(kind), [field for field in fields(kind) if field.init]
+    types = _types_of(kind)
+    given = [field for field in fields(kind) if field.init and field.metadata.get("is_written", True)]
     required = [field.name for field in given if field.default is MISSING and field.default_factory is MISSING]
     return {field.name: types[field.name] for field in given}, frozenset(required)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from dashboards.mlflow.naming import flat_items, mlflow_key
 from trials.analysis.node_time import node_time, search_node_time
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
-from trials.analysis.ranking import Objective, in_objective_unit, known_value_of, objectives_of
+from trials.analysis.ranking import in_objective_unit, known_value_of, objectives_of_record
 from trials.analysis.search_cost import SearchCost, trial_billed_hours
 from trials.analysis.verdict import baseline_key_of, counts_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder
@@ -86,8 +86,7 @@ def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
 
 def _objective_values(search: SearchRecord, measured: TrialOrLayout) -> dict[str, float]:
     """Values of the search's objectives, each in its own unit; unknown ones are absent."""
-    objectives = objectives_of(search.spec.get("objective") or Objective.TOKENS_PER_SEC)
-    known = ((objective, known_value_of(measured, objective)) for objective in objectives)
+    known = ((objective, known_value_of(measured, objective)) for objective in objectives_of_record(search.spec))
     return {objective.value: in_objective_unit(value, objective) for objective, value in known if value is not None}
 
 

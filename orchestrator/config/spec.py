@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from dashboards.schema import TrackingSection
 from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.config.schema.notify import NotifySection
 from orchestrator.config.schema.search_file import SearchSection
-from search_spaces.decoding import decode, require_schema
-from search_spaces.errors import InputError, Problem, format_value
+from search_spaces.decoding import UNWRITTEN, Bound, JsonObject, WrittenAs, decode, decode_value, require_schema
+from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema.sections import ConstraintsSection, SpaceSection
-from search_spaces.schema.validation import Section, restore
 from search_spaces.schema.yaml_document import SourceLocation
 from trials.analysis.ranked_layout import RankedLayout
-from trials.analysis.ranking import Objective, Ranking, objective_json, objectives_of, rank
+from trials.analysis.ranking import Objective, Ranking, rank
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
 from trials.measure_rules import MeasureRules
 from trials.schema.ledger_section import LedgerSection
@@ -32,11 +31,13 @@ from trials.trial import Trial
 if TYPE_CHECKING:
     from trials.ledger.events import FabricCheck
 
-SEARCH_SCHEMA = "parlay.search/1"
+
+def _path(given: Any) -> Path:
+    return Path(decode_value(str, given, "the path"))
 
 
 @dataclass(frozen=True)
-class SearchSpec:
+class SearchSpec(JsonObject):
     """A search with everything resolved: later changes of presets, tables and defaults do not affect it.
 
     `global_batch_size` counts sequences; only layouts of this global batch compete, by the first of the `objectives`.
@@ -45,6 +46,8 @@ class SearchSpec:
     position of each key in it, for later errors; a spec loaded from JSON has neither.
     """
 
+    SCHEMA = "parlay.search/1"
+
     name: str
     model: ModelShape
     cluster: Cluster
@@ -52,7 +55,7 @@ class SearchSpec:
     baseline: Layout | None
     space: SpaceSection
     candidates: tuple[Layout, ...] | None
-    objectives: tuple[Objective, ...]
+    objectives: Annotated[tuple[Objective, ...], Bound("one or more", bool)]
     constraints: ConstraintsSection
     search: SearchSection
     measure: MeasureRules
@@ -61,9 +64,9 @@ class SearchSpec:
     tracking: TrackingSection
     ledger: LedgerSection
     notify: NotifySection
-    work_dir: Path
-    yaml_text: str = field(default="", compare=False, repr=False)
-    locations: Mapping[str, SourceLocation] = field(default_factory=dict, compare=False, repr=False)
+    work_dir: Annotated[Path, WrittenAs(str, _path)]
+    yaml_text: str = field(default="", compare=False, repr=False, metadata=UNWRITTEN)
+    locations: Mapping[str, SourceLocation] = field(default_factory=dict, compare=False, repr=False, metadata=UNWRITTEN)
 
     @property
     def objective(self) -> Objective:
@@ -113,46 +116,29 @@ class SearchSpec:
         """Rank the measured layouts of these trials by the search's objective, batch and constraints."""
         return rank(trials, self.objective, self.global_batch_size, self.memory_headroom, self.objectives[1:])
 
-    def to_json(self) -> dict[str, Any]:
-        """search.json."""
-        sections = {name: _section_json(getattr(self, name)) for name in _SECTIONS}
-        return {
-            "schema": SEARCH_SCHEMA,
-            "name": self.name,
-            "model": self.model.to_json(),
-            "cluster": self.cluster.to_json(),
-            "global_batch_size": self.global_batch_size,
-            "baseline": None if self.baseline is None else self.baseline.to_json(),
-            "candidates": None if self.candidates is None else [layout.to_json() for layout in self.candidates],
-            "objective": objective_json(self.objectives),
-            "measure": asdict(self.measure),
-            **sections,
-            "work_dir": str(self.work_dir),
-        }
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SearchSpec:
-        """Inverse of `to_json`; InputError for another schema, or for a wrong or missing value.
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; InputError for another schema, or for a wrong or missing value.
 
         The search's record holds the same data and, in addition, its folder.
         """
-        if not isinstance(data, Mapping):
-            raise _invalid_record("it is not a JSON object")
         try:
-            require_schema(data, SEARCH_SCHEMA)
+            require_schema(data, cls.SCHEMA)
         except ValueError as error:
             fix = "continue a search with the version of Parlay that started it"
-            raise InputError.of("schema", str(error), key="schema", value=data.get("schema"), fix=fix) from None
+            key, given = ("schema", data.get("schema")) if isinstance(data, Mapping) else (None, None)
+            raise InputError.of("schema", str(error), key=key, value=given, fix=fix) from None
         try:
-            spec = cls(**_fields_from_json(data))
-            _require_complete(data, spec)
-            return spec
+            known = {"schema", *(field.name for field in fields(cls))}
+            return decode(cls, {name: value for name, value in data.items() if name in known})
         except InputError:
             raise
-        except KeyError as error:
-            raise _invalid_record(f"{error.args[0]} is missing") from None
-        except (TypeError, ValueError) as error:
-            raise _invalid_record(str(error)) from None
+        except ValueError as error:
+            raise InputError.of(
+                "search_json",
+                f"is not a valid search record: {error}",
+                fix="restore it from a backup, or start a new search with the search.yaml next to it",
+            ) from None
 
 
 def with_locations(error: InputError, spec: SearchSpec) -> InputError:
@@ -168,59 +154,3 @@ def with_location(problem: Problem, locations: Mapping[str, SourceLocation]) -> 
     if problem.file is not None or not key:
         return problem
     return replace(problem, **locations[key]._asdict())
-
-
-_SECTIONS: Mapping[str, type[Section]] = {
-    "space": SpaceSection,
-    "constraints": ConstraintsSection,
-    "search": SearchSection,
-    "trainer": TrainerSection,
-    "launcher": LauncherSection,
-    "tracking": TrackingSection,
-    "ledger": LedgerSection,
-    "notify": NotifySection,
-}
-"""Sections kept as they are; the others are resolved."""
-
-
-def _fields_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
-    candidates = data["candidates"]
-    sections = {name: restore(kind, data[name]) for name, kind in _SECTIONS.items()}
-    return {
-        "name": _require_type(data, "name", str),
-        "model": ModelShape.from_json(data["model"]),
-        "cluster": Cluster.from_json(data["cluster"]),
-        "global_batch_size": _require_type(data, "global_batch_size", int),
-        "baseline": None if data["baseline"] is None else Layout.from_json(data["baseline"]),
-        "candidates": None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
-        "objectives": objectives_of(data["objective"]),
-        "measure": decode(MeasureRules, data["measure"]),
-        "work_dir": Path(_require_type(data, "work_dir", str)),
-        **sections,
-    }
-
-
-def _require_complete(data: Mapping[str, Any], spec: SearchSpec) -> None:
-    """ValueError for a section that lacks a default: views read the record's own keys."""
-    for name, section in spec.to_json().items():
-        missing = [key for key in section if key not in data[name]] if name in _SECTIONS else []
-        for key in missing:
-            raise ValueError(f"{name}.{key} is missing")
-
-
-def _require_type(data: Mapping[str, Any], key: str, kind: type) -> Any:
-    if type(data[key]) is not kind:
-        raise TypeError(f"{key} is {format_value(data[key])}")
-    return data[key]
-
-
-def _invalid_record(why: str) -> InputError:
-    return InputError.of(
-        "search_json",
-        f"is not a valid search record: {why}",
-        fix="restore it from a backup, or start a new search with the search.yaml next to it",
-    )
-
-
-def _section_json(section: Any) -> dict[str, Any]:
-    return section.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
@@ -32,6 +32,19 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     refused: ClassVar[Mapping[str, str]] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads, with all defaults that are not None."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """The inverse of `to_json`: InputError for anything else, ValueError where a default is missing."""
+        section = restore(cls, data)
+        for key in section.to_json():
+            if key not in data:
+                raise ValueError(f"{cls.__name__} lacks {key}")
+        return section
 
 
 S = TypeVar("S", bound=Section)

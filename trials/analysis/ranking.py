@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,15 +41,9 @@ class Objective(LowerStrEnum):
         return self is not Objective.JOULES_PER_TOKEN
 
 
-def objectives_of(given: Any) -> tuple[Objective, ...]:
-    """The objectives in search.json's `objective`: one name, or a list whose first decides. ValueError for others."""
-    return tuple(map(Objective, given)) if isinstance(given, (list, tuple)) and given else (Objective(given),)
-
-
-def objective_json(objectives: Sequence[Objective]) -> Any:
-    """The inverse of `objectives_of`."""
-    names = [objective.value for objective in objectives]
-    return names if len(names) > 1 else names[0]
+def objectives_of_record(spec: Mapping[str, Any]) -> tuple[Objective, ...]:
+    """The objectives of a search's record, whose first decides. ValueError for others."""
+    return tuple(map(Objective, spec.get("objectives") or [Objective.TOKENS_PER_SEC]))
 
 
 @dataclass(frozen=True)

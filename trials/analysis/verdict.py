@@ -13,7 +13,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from trials.analysis.best_layout import Choice, choice_of
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
-from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
+from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of_record, rank, speedup_over
 from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Flag, LowerStrEnum, Trial, TrialKind, TrialState
@@ -169,7 +169,7 @@ def num_layouts_tried(search: SearchRecord) -> int:
 def ranking_of(search: SearchRecord, trials: Sequence[Trial]) -> Ranking:
     """These trials of the search, ranked by its own objectives, global batch and memory headroom."""
     spec = search.spec
-    objective, *others = objectives_of(spec.get("objective") or Objective.TOKENS_PER_SEC)
+    objective, *others = objectives_of_record(spec)
     return rank(trials, objective, global_batch_of(search), MemoryHeadroom.of_search(spec), tuple(others))
 
 

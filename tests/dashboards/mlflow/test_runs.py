@@ -33,7 +33,7 @@ def test_a_dataset_is_named_by_its_file_and_a_simulated_search_names_its_table()
 
 
 def test_a_trial_has_its_speedup_and_every_objective_of_the_search():
-    search = SearchUnderTest(SPEC | {"objective": ["tokens_per_sec", "node_hours_per_billion_tokens"]})
+    search = SearchUnderTest(SPEC | {"objectives": ["tokens_per_sec", "node_hours_per_billion_tokens"]})
     for layout in (trial.layout for trial in compared_search().record.trials[:2]):
         search.measure(search.start(layout), 100_000.0 * (1 + len(search.record.trials) / 2))
     record = search.record

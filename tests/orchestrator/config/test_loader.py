@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.config.loader import json_schema, load_search_file
 from orchestrator.config.reference import reference
-from orchestrator.config.spec import SEARCH_SCHEMA, SearchSpec, with_locations
+from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.planning.candidates import candidates_of, require_affordable
 from orchestrator.search.experiment import other_software
 from orchestrator.search.samplers.cost_model_posterior import TuningTask
@@ -152,9 +152,9 @@ def test_several_objectives_are_kept_in_their_order_and_the_first_decides(tmp_pa
     assert spec.objectives == (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC)
     assert spec.objective is Objective.NODE_HOURS_PER_BILLION_TOKENS
     written = spec.to_json()
-    assert written["objective"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
+    assert written["objectives"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
     assert SearchSpec.from_json(written) == spec
-    assert loaded(tmp_path, MINIMAL + "objective: [tokens_per_sec]\n").to_json()["objective"] == "tokens_per_sec"
+    assert loaded(tmp_path, MINIMAL + "objective: [tokens_per_sec]\n").to_json()["objectives"] == ["tokens_per_sec"]
     jsonschema.validate(yaml.safe_load(MINIMAL + several), json_schema())
 
 
@@ -224,7 +224,7 @@ def test_a_bad_row_is_reported_with_its_line_and_once_where_the_table_is_both_ca
 def test_a_search_written_down_is_read_back_the_same(tmp_path: Path, text: str):
     spec = loaded(tmp_path, text)
     written = json.loads(json.dumps(spec.to_json(), allow_nan=False))
-    assert written["schema"] == SEARCH_SCHEMA
+    assert written["schema"] == SearchSpec.SCHEMA
     assert SearchSpec.from_json(written) == spec
     assert [*candidates_of(SearchSpec.from_json(written)).layouts] == [*candidates_of(spec).layouts]
 
@@ -244,7 +244,10 @@ def test_a_newer_or_other_search_json_is_refused(tmp_path: Path, schema: str | N
         ({"cluster": {"gpus_per_node": 4}}, "accelerator is missing"),
         ({"measure": {"min_step": 3}}, "min_step"),
         ({"baseline": {"tensor": 1}}, "unknown layout field 'tensor'"),
-        ({"objective": "speed"}, "'speed' is not a valid Objective"),
+        ({"objectives": ["speed"]}, "objectives is 'speed', not Objective"),
+        ({"objectives": []}, r"objectives is \[\], not one or more"),
+        ({"work_dir": 3}, "work_dir: the path is 3, not str"),
+        ({"search": {"sampler": "grid"}}, "SearchSection lacks sample_space"),
         ({"global_batch_size": "16"}, "global_batch_size is '16'"),
     ],
 )
