@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from sqlalchemy import Connection, Table, Update, bindparam, delete, select, update
+from sqlalchemy.dialects import sqlite
 
 from search_spaces.decoding import decode, encode
 from trials.ledger.database import LedgerBehind
@@ -164,7 +164,13 @@ def _upsert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
 
 @cache
 def _upserts(table: Table, dialect: str) -> Any:
-    insert = import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+    insert: Any
+    if dialect == "sqlite":
+        insert = sqlite.insert(table)
+    else:
+        from sqlalchemy.dialects import postgresql  # seldom needed, with a few drivers
+
+        insert = postgresql.insert(table)
     new = {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
     return insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)
 
