@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from trials.external.child import Child, end_descendants
 from trials.external.endings import failure_of
 from trials.external.fingerprint import fingerprint
 from trials.external.measurement import LogMeasurement
-from trials.external.rendezvous import Address, exchange_address
-from trials.files.folders import AttemptFolder
+from trials.files.folders import AttemptFolder, write_text
 from trials.measure_rules import MeasureRules
 from trials.measurement.step_log import MetricsWriter
 from trials.ranks.environment import RankEnvironment, device_number, process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.kernel_oom import count_oom_kills
 from trials.ranks.node_sampler import sample_node
+from trials.ranks.rendezvous import Address, publish_address, published_address, rendezvous_path, require_free
 from trials.ranks.report import Report
 from trials.ranks.startup import StartupPart
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
@@ -54,7 +55,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     TrainerWatchdog(report, env, spec.measure, words).start()
     sample_node(spec, folder, env)
     made = invocation(spec, sys.executable, str(folder.path))
-    address = exchange_address(spec, folder, env, made.files)
+    address = _exchange_address(spec, folder, env, made.files)
     environment = trainer_environment(spec, env, made, address) | observer_variables(spec, folder, env)
     oom_kills = count_oom_kills()
     measurement = None
@@ -73,6 +74,18 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
         raise failure_of(exit_code, words, steps, count_oom_kills() - oom_kills)
     if measurement is not None:
         rank.conclude(measurement)
+
+
+def _exchange_address(
+    spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, files: Mapping[str, str]
+) -> Address:
+    """The address of this attempt's ranks. `files` (name to text) are in the folder when it is published."""
+    path = rendezvous_path(folder, env)
+    if env.rank > 0:
+        return published_address(path)
+    for name, text in files.items():
+        write_text(folder.path / name, text)
+    return publish_address(spec, path, require_free)
 
 
 def trainer_hang_limit_s(rules: MeasureRules) -> float:

@@ -24,11 +24,11 @@ from trials.external.checks import (
 from trials.external.endings import failure_of
 from trials.external.fingerprint import fingerprint
 from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
-from trials.external.rendezvous import Address
 from trials.measure_rules import MeasureRules
 from trials.measurement.metrics import throughput_fields
 from trials.outcome_types import MeasuredMetrics
 from trials.ranks.environment import RankEnvironment
+from trials.ranks.rendezvous import Address
 from trials.trainers.base import Invocation
 from trials.trainers.common.log_lines import PROOF_NAMES, command_format
 from trials.trainers.common.trainer_log import OutputTail, StepReader, TrainerStep

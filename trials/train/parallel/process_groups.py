@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 
 import torch.distributed as dist
 
 from search_spaces.layouts.layout import Layout
-from trials.files.folders import AttemptFolder, read_json, write_json
-from trials.files.ports import no_free_port_error, ports_to_try
-from trials.ranks.address import own_address
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
+from trials.ranks.rendezvous import LIMIT_S, Address, publish_address, published_address, rendezvous_path
 from trials.train.parallel.device import Device
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.trial import TrialSpec
 
 COLLECTIVE_LIMIT = timedelta(seconds=600)
-RENDEZVOUS_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -90,37 +87,17 @@ def _group(ranks: list[int]) -> dist.ProcessGroup | None:
 
 def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dist.Store:
     """Store in which the ranks publish their addresses; with `tcp` it is rank 0's."""
-    path = folder.rendezvous.with_name(f"{folder.rendezvous.name}.r{env.restart}")
+    path = rendezvous_path(folder, env)
     if spec.rendezvous.kind == "file":
         return dist.FileStore(str(path), env.world_size)
-    if spec.rendezvous.kind == "tcp":
-        host = "127.0.0.1" if spec.num_nodes == 1 else own_address()
-        return _serve(path, host, env.world_size) if env.rank == 0 else _connect(path, env.world_size)
-    raise ValueError(f"rendezvous.kind is {spec.rendezvous.kind!r}; there are file and tcp")
+    if spec.rendezvous.kind != "tcp":
+        raise ValueError(f"rendezvous.kind is {spec.rendezvous.kind!r}; there are file and tcp")
+    if env.rank == 0:
+        serve = partial(_tcp_store, env.world_size, True)
+        return publish_address(spec, path, serve, is_taken=dist.DistNetworkError)
+    return _tcp_store(env.world_size, False, published_address(path))
 
 
-def _serve(path: Path, host: str, world_size: int) -> dist.Store:
-    """Rank 0's store on a free port, published in the attempt's folder."""
-    tried = ports_to_try()
-    for port in tried:
-        try:
-            store = _tcp_store(host, port, world_size, is_master=True)
-        except dist.DistNetworkError:
-            continue  # taken by another process
-        write_json(path, {"host": host, "port": port})
-        return store
-    raise no_free_port_error(len(tried))
-
-
-def _connect(path: Path, world_size: int) -> dist.Store:
-    deadline = time.monotonic() + RENDEZVOUS_LIMIT_S
-    while (published := read_json(path)) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 published no address in {path} within {RENDEZVOUS_LIMIT_S:.0f} s")
-        time.sleep(0.05)
-    return _tcp_store(published["host"], published["port"], world_size, is_master=False)
-
-
-def _tcp_store(host: str, port: int, world_size: int, is_master: bool) -> dist.Store:
-    timeout = timedelta(seconds=RENDEZVOUS_LIMIT_S)
-    return dist.TCPStore(host, port, world_size, is_master, timeout=timeout, wait_for_workers=False)
+def _tcp_store(world_size: int, is_master: bool, address: Address) -> dist.Store:
+    timeout = timedelta(seconds=LIMIT_S)
+    return dist.TCPStore(address.host, address.port, world_size, is_master, timeout=timeout, wait_for_workers=False)

@@ -12,10 +12,10 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.files import ports
 from trials.files.folders import AttemptFolder, read_json
-from trials.files.ports import PORTS, usable_ports
+from trials.ranks import rendezvous
 from trials.ranks.environment import RankEnvironment
+from trials.ranks.rendezvous import PORTS, usable_ports
 from trials.train.parallel.process_groups import open_store
 from trials.trial import Rendezvous
 
@@ -66,8 +66,8 @@ def meet(folder: Path) -> tuple[int, bytes, object]:
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
 def test_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strangers, address):
     taken, free = free_ports(2)
-    monkeypatch.setattr(ports, "PORTS", [taken, free])
-    monkeypatch.setattr(ports.random, "sample", lambda ports, count: ports)  # the one in use first
+    monkeypatch.setattr(rendezvous, "PORTS", [taken, free])
+    monkeypatch.setattr(rendezvous.random, "sample", lambda ports, count: ports)  # the one in use first
     occupy(strangers, address, taken)
     assert meet(tmp_path / "trial")[:2] == (free, b"trial")
 
@@ -75,7 +75,7 @@ def test_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strange
 @pytest.mark.fault(39)
 def test_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers):
     free = free_ports(6)
-    monkeypatch.setattr(ports, "PORTS", free)
+    monkeypatch.setattr(rendezvous, "PORTS", free)
     occupy(strangers, "127.0.0.1", free[0])
     with ThreadPoolExecutor(4) as pool:
         met = list(pool.map(meet, [tmp_path / f"trial-{n}" for n in range(5)]))
@@ -86,7 +86,7 @@ def test_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers
 @pytest.mark.fault(39)
 def test_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, strangers):
     [port] = free_ports(1)
-    monkeypatch.setattr(ports, "PORTS", range(port, port + 1))
+    monkeypatch.setattr(rendezvous, "PORTS", range(port, port + 1))
     occupy(strangers, "127.0.0.1", port)
     with pytest.raises(RuntimeError, match=f"no free port among 1 tries in {port}-{port}"):
         open_store(SPEC, AttemptFolder(tmp_path), RankEnvironment(0, 2, 0))
@@ -101,8 +101,8 @@ def test_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, str
 def test_no_port_is_one_that_the_kernel_gives_to_others_unless_it_gives_all_away(
     tmp_path, monkeypatch, ephemeral, usable
 ):
-    monkeypatch.setattr(ports, "EPHEMERAL_PORTS", tmp_path / "ip_local_port_range")
-    ports.EPHEMERAL_PORTS.write_text(ephemeral)
+    monkeypatch.setattr(rendezvous, "EPHEMERAL_PORTS", tmp_path / "ip_local_port_range")
+    rendezvous.EPHEMERAL_PORTS.write_text(ephemeral)
     assert set(usable_ports(ephemeral)) == set(usable)
     assert meet(tmp_path / "trial")[0] in usable
 
