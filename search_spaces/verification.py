@@ -55,9 +55,6 @@ class Verification:
         [found], _ = verifications(LayoutTable.of([layout]))
         return found
 
-    def __str__(self) -> str:
-        return self.level.text if self.level is Level.RUN else f"{self.level.text} ({', '.join(self.values)})"
-
     def to_json(self) -> dict[str, Any]:
         return {"level": self.level.text, "values": list(self.values)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import IN_EVERY_KEY, Layout
-from search_spaces.verification import Level, Verification
 from trials.analysis.finals import Finals
 from trials.files.text import plural
 
@@ -66,10 +65,10 @@ def _layout_lines(plan: Plan, top: int, baseline: Layout | None, has_details: bo
     if common:
         yield f"  all have {common}"
     listed = [_headings(plan, has_details)]
-    for row, name in zip(rows, names, strict=True):
+    for row, name, plain in zip(rows, names, plan.plain_rows(np.array(rows)), strict=True):
         mark = " (the baseline)" if plan.layouts[row] == baseline else ""
-        more = f"{_unverified(plan.layouts[row])}; {_shares(plan, row)}" if has_details else ""
-        listed.append([*_numbers(plan, row, has_details), f"{name}{mark}{more}"])
+        details = f"{_unverified(plain)}; {_shares(plan, row)}" if has_details else ""
+        listed.append([str(row + 1), *_numbers(plain, has_details), f"{name}{mark}{details}"])
     widths = [max(map(len, column)) for column in zip(*listed, strict=True)]
     for *numbers, name in listed:
         yield f"  {'  '.join(map(str.rjust, numbers, widths))}  {name}"
@@ -93,16 +92,14 @@ def _listed_rows(plan: Plan, top: int, baseline: Layout | None) -> list[int]:
     return rows if place in rows or baseline is None else [*rows, place]
 
 
-def _numbers(plan: Plan, row: int, has_details: bool) -> list[str]:
-    speeds = [f"{plan.relative_step_time[row]:.3f}x"]
-    if plan.speed_is_known:
-        speeds = [f"{plan.estimates.step_time_s[row]:.4g}", f"{plan.tokens_per_sec[row]:.0f}"]
+def _numbers(row: Mapping[str, Any], has_details: bool) -> list[str]:
+    speeds = [f"{row['relative_step_time']:.3f}x"]
+    if row["step_time_s"] is not None:
+        speeds = [f"{row['step_time_s']:.4g}", f"{row['tokens_per_sec']:.0f}"]
         if has_details:
-            mfu = plan.mfu(row)
-            low, high = (float(seconds[0]) for seconds in plan.step_time_interval(np.array([row])))
-            speeds.insert(1, f"{low:.3g} to {high:.3g}")
-            speeds.append("" if mfu is None else f"{mfu:.1%}")
-    return [str(row + 1), *speeds, plan.fits(row) or "-", f"{plan.estimates.peak_memory_gib[row]:.4g}"]
+            speeds.insert(1, f"{row['step_time_low_s']:.3g} to {row['step_time_high_s']:.3g}")
+            speeds.append("" if row["mfu"] is None else f"{row['mfu']:.1%}")
+    return [*speeds, row["fits"] or "-", f"{row['peak_memory_gib']:.4g}"]
 
 
 def split_common_parts(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
@@ -115,10 +112,9 @@ def split_common_parts(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
     return " ".join(keys[0][name] for name in common), own
 
 
-def _unverified(layout: Layout) -> str:
+def _unverified(row: Mapping[str, Any]) -> str:
     """The layout's level of verification where no test trained some of its values."""
-    level = Verification.of(layout).level
-    return "" if level is Level.RUN else f" ({level.text})"
+    return f" ({row['verified']['level']})" if row["verified"]["values"] else ""
 
 
 def _shares(plan: Plan, row: int) -> str:
@@ -167,7 +163,7 @@ def _explanation_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
     for each in rows:
         if each.training_rate is not None:
             yield f"  the {each.what} trains {describe_training_rate(each.training_rate)}"
-    levels = ", ".join(f"the {each.what} {Verification.of(each.layout).level.text}" for each in rows)
+    levels = ", ".join(f"the {each.what} {each.verified.level}" for each in rows)
     yield f"  verified by tests: {levels} (--json has the values)"
 
 
@@ -177,7 +173,7 @@ def _time_rows(
     seconds_of = {name: [float(of[each.place - 1]) for each in rows] for name, of in plan.time_s.items()}
     names = [name for name, seconds in seconds_of.items() if any(seconds)]
     known = plan.speed_is_known
-    has_mfu = known and plan.mfu(0) is not None
+    has_mfu = rows[0].mfu is not None
     yield ["seconds per step" if known else "share of a step", *names, "all", *(("MFU", "HFU") if has_mfu else ())]
     for number, each in enumerate(rows):
         whole = float(plan.estimates.step_time_s[each.place - 1])

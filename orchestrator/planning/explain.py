@@ -44,7 +44,9 @@ class ExplainedLayout(PlannedLayout):
         stage = int(parts.total[0].argmax())
         gib = {name: float(getattr(parts, name)[0, stage]) for name in MEMORY_PARTS}
         [known] = plan.plain_rows(np.array([row]))
-        return cls(**known, what=what, place=row + 1, hfu=_hfu(plan, row), fullest_stage=stage, parts_gib=gib)
+        recomputing = model.hardware_flops_per_token(layout) / model.model_flops_per_token
+        hfu = None if known["mfu"] is None else known["mfu"] * recomputing
+        return cls(**known, what=what, place=row + 1, hfu=hfu, fullest_stage=stage, parts_gib=gib)
 
 
 class FitCounts(AnswerPart):
@@ -74,14 +76,6 @@ def time_saved_s(plan: Plan, baseline: Layout | None) -> dict[str, float] | None
 
 def count_fits(plan: Plan) -> FitCounts | None:
     """Number of layouts that fit, may fit and do not fit; None if the memory size is unknown."""
-    if plan.fits(0) is None:
+    if plan.task.capacity_gib is None:
         return None
-    return FitCounts(**{word.value: plan.all_fits.count(word) for word in Fits})
-
-
-def _hfu(plan: Plan, row: int) -> float | None:
-    model, mfu = plan.task.model, plan.mfu(row)
-    if mfu is None or not plan.speed_is_known:
-        return None
-    hardware_flops = model.hardware_flops_per_token(plan.layouts[row])
-    return mfu * hardware_flops / model.model_flops_per_token
+    return FitCounts(**{word.value: plan.fits.count(word) for word in Fits})

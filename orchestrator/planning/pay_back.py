@@ -6,7 +6,6 @@ import numpy as np
 
 from orchestrator.planning.plan import Plan
 from search_spaces.cost_model.posterior import LAYOUT_RESIDUAL_SHARE, MODEL_ERROR
-from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Speedup
 from trials.analysis.search_cost import PayBack
@@ -36,9 +35,8 @@ def _predicted_speedup(plan: Plan, row: int) -> Speedup:
     """Speedup of the first layout over that in `row`, with the 95 % interval of the cost model: over constants that
     both share, and each layout's own residual."""
     task, rng = plan.task, np.random.default_rng(_SEED)
-    terms = StepTerms.of(task.model, task.cluster, plan.layouts.take(np.array([0, row])))
     draws = task.priors.time.draws(_DRAWS, rng)
-    logs = np.log(terms.seconds(np.exp(draws)))
+    logs = np.log(plan.estimates.terms.take(np.array([0, row])).seconds(np.exp(draws)))
     logs += LAYOUT_RESIDUAL_SHARE * MODEL_ERROR * rng.standard_t(_DEGREES_OF_FREEDOM, logs.shape)
     low, high = np.exp(np.quantile(logs[:, 1] - logs[:, 0], _INTERVAL)).tolist()
     return Speedup(float(plan.tokens_per_sec[0] / plan.tokens_per_sec[row]), low, high)

@@ -186,19 +186,10 @@ class Plan:
 
     @cached_property
     def _mfu(self) -> np.ndarray:
+        """Model FLOPs utilization, a fraction; NaN where the peak is unknown."""
         accelerator = self.task.cluster.accelerator
         peaks = self.layouts.column_of(lambda layout: peak_flops_of(accelerator, layout) or math.nan)
         return self.task.model.model_flops_per_token * self.tokens_per_sec / self.layouts.num_gpus / peaks
-
-    def mfu(self, row: int) -> float | None:
-        """Model FLOPs utilization, a fraction; None if the peak is unknown."""
-        return None if np.isnan(self._mfu[row]) else float(self._mfu[row])
-
-    def training_rate(self, row: int) -> TrainingRate | None:
-        """Predicted tokens a day, less the stalls of stated checkpoints; None where seconds are unknown."""
-        if not self.speed_is_known:
-            return None
-        return training_rate(float(self.tokens_per_sec[row]), self.task.model, self.layouts[row], self.checkpoints)
 
     @cached_property
     def time_s(self) -> dict[str, np.ndarray]:
@@ -220,13 +211,9 @@ class Plan:
     def _num_compared(self) -> int:
         return min(IN_DOUBT_AMONG, len(self.layouts))
 
-    def fits(self, row: int) -> Fits | None:
-        """Memory verdict on one layout; None if the memory size is unknown."""
-        return self.all_fits[row]
-
     @cached_property
-    def all_fits(self) -> list[Fits | None]:
-        """Memory verdict on each layout."""
+    def fits(self) -> list[Fits | None]:
+        """Memory verdict on each layout; None if the memory size is unknown."""
         return Fits.of_each(self.task, self.estimates.fit_probability)
 
     def notes(self) -> list[str]:
@@ -270,7 +257,7 @@ class Plan:
                 f"a layout fits if it leaves {free_gib:g} GiB of the {self.task.capacity_gib:.4g} GiB that a rank can"
                 " allocate (constraints.min_free_memory_gib)"
             )
-        if all(fits is Fits.NO for fits in self.all_fits):
+        if all(fits is Fits.NO for fits in self.fits):
             enough = " with that much left free" if free_gib else ""
             notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
         if count := self._num_tight():
@@ -318,7 +305,7 @@ class Plan:
         return _records(columns)
 
     def _training_rates(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """`training_rate` of these rows, as plain values."""
+        """Predicted tokens a day, less the stalls of stated checkpoints, as plain values."""
         model, checkpoints = self.task.model, self.checkpoints
         layouts: Any = self.layouts.take(rows)
         if checkpoints is not None:

@@ -31,7 +31,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.verification import Verification
 from tests.kit import MINIMAL, loaded
-from trials.analysis.training_rate import Checkpoints
+from trials.analysis.training_rate import Checkpoints, training_rate
 from trials.measure_rules import MeasureRules
 
 SEARCH = {
@@ -69,9 +69,8 @@ def planned(spec: SearchSpec) -> Plan:
 def test_the_layouts_that_may_fit_come_first_and_the_fast_ones_of_them(spec):
     plan = planned(spec)
     assert set(plan.layouts) == set(candidates_of(spec).layouts)
-    fits = [plan.fits(row) for row in range(len(plan.layouts))]
-    assert {Fits.YES, Fits.NO, Fits.UNSURE} == set(fits)
-    assert sorted(fits, key=lambda fit: fit is Fits.NO) == fits
+    assert {Fits.YES, Fits.NO, Fits.UNSURE} == set(plan.fits)
+    assert sorted(plan.fits, key=lambda fit: fit is Fits.NO) == plan.fits
     sure = plan.estimates.step_time_s[plan.estimates.fit_probability > 0.999]
     assert (np.diff(sure) >= -1e-3 * sure[:-1]).all()
     assert sure[-1] > 1.2 * sure[0]
@@ -109,9 +108,10 @@ def test_rows_that_are_printed_as_they_are_have_the_form_of_the_schema(spec, tmp
 def test_rows_listed_together_say_what_each_layout_alone_does(spec, checkpoints):
     plan = replace(planned(spec), checkpoints=checkpoints)
     for place, (row, layout) in enumerate(zip(plan.first(), plan.layouts, strict=True)):
-        assert (row["layout"], row["fits"], row["mfu"]) == (layout.to_json(), plan.fits(place), plan.mfu(place))
+        [alone] = plan.plain_rows(np.array([place]))
+        assert (row["layout"], row["fits"], row["mfu"]) == (layout.to_json(), plan.fits[place], alone["mfu"])
         assert row["verified"] == Verification.of(layout).to_json()
-        assert row["training_rate"] == asdict(plan.training_rate(place))
+        assert row["training_rate"] == asdict(training_rate(row["tokens_per_sec"], spec.model, layout, checkpoints))
 
 
 def test_a_row_has_the_interval_of_its_step_time_and_a_note_says_how_many_may_be_faster_than_the_first(spec):
@@ -173,7 +173,7 @@ def test_memory_by_stage_is_that_of_each_layout_alone(spec):
 
 def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_and_said(tmp_path):
     whole, part = (planned(searched(tmp_path, *more)) for more in ((), ("constraints.min_free_memory_gib=20",)))
-    fitting = [sum(plan.fits(row) is Fits.YES for row in range(len(plan.layouts))) for plan in (whole, part)]
+    fitting = [plan.fits.count(Fits.YES) for plan in (whole, part)]
     assert fitting[0] > fitting[1] > 0
     words = "a layout fits if it leaves 20 GiB of the 37.99 GiB that a rank can allocate"
     assert [any(words in note for note in plan.notes()) for plan in (whole, part)] == [False, True]
@@ -185,7 +185,7 @@ def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_an
 
 def test_where_a_fit_is_in_doubt_the_allocators_known_cure_is_said_unless_the_search_has_it(tmp_path):
     plain = planned(searched(tmp_path))
-    tight = sum(plain.fits(row) is Fits.UNSURE for row in range(len(plain.layouts)))
+    tight = plain.fits.count(Fits.UNSURE)
     assert tight > 0
     assert any(note.startswith(f"whether {tight} layouts fit is in doubt") for note in plain.notes())
     for more in (("space.env={PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}",), ON_CPU):

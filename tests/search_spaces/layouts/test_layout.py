@@ -237,9 +237,7 @@ TITAN = Layout(engine="torchtitan", attention_kernel="flex", precision="bf16", t
     ],
 )
 def test_a_layout_is_as_verified_as_its_least_verified_value(layout, level, values):
-    found = Verification.of(layout.canonical())
-    assert found.to_json() == {"level": level, "values": values}
-    assert str(found) == (f"{level} ({', '.join(values)})" if values else level)
+    assert Verification.of(layout.canonical()).to_json() == {"level": level, "values": values}
 
 
 def test_a_value_without_effect_is_not_judged():
