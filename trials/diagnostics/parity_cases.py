@@ -142,8 +142,9 @@ def valid_cases(accelerator: str, engines: tuple[str, ...] = NATIVE_ENGINES) -> 
     """Every valid combination of the dependent axes by these engines, each with a few draws of the independent ones,
     without duplicates."""
     draw, axes = random.Random(0), {**DEPENDENT_AXES, "engine": engines, "schedule": _schedules(engines)}
+    ranks = _ranks_to_try(axes)
     offered = {
-        name: [v for v in values if _is_ever_offered(axes, name, v)]
+        name: [v for v in values if _is_offered(axes, ranks, {name: (v,)})]
         for name, values in INDEPENDENT_AXES.items()
         if name not in AXES or any(AXES[name].values_of(engine) != (AXES[name].default,) for engine in engines)
     }
@@ -269,18 +270,15 @@ def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]
     return [case for case, is_kept in zip(cases, valid, strict=True) if is_kept]
 
 
-def _is_ever_offered(axes: Mapping[str, tuple[Any, ...]], axis: str, value: Any) -> bool:
-    """True if one of the engines supports this value at all; draws of other values would all be rejected.
-
-    Tried on two ranks along every dimension, or on data-parallel ranks alone where no engine has others.
-    """
-    every, only_data = (2,) * len(DEGREES), (*(1,) * (len(DEGREES) - 1), 2)
-    ranks = every if _is_offered(axes, every, {}) else only_data
-    return _is_offered(axes, ranks, {axis: (value,)})
+def _ranks_to_try(axes: Mapping[str, tuple[Any, ...]]) -> Sequence[int]:
+    """Two ranks along every dimension, or data-parallel ranks alone where no engine has others."""
+    every = (2,) * len(DEGREES)
+    return every if _is_offered(axes, every, {}) else (*(1,) * (len(DEGREES) - 1), 2)
 
 
 def _is_offered(axes: Mapping[str, tuple[Any, ...]], ranks: Sequence[int], chosen: Mapping[str, tuple]) -> bool:
-    """True if one of the engines supports some combination of these values on these ranks in fp32."""
+    """True if one of the engines supports some combination of these values on these ranks in fp32; draws of other
+    values would all be rejected."""
     neutral = {loose: values[:1] for loose, values in INDEPENDENT_AXES.items()}
     neutral |= {"shape": tuple(DRAWN_SHAPES), "attention_kernel": CHOICES["attention_kernel"]}
     every = (

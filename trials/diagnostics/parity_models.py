@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from search_spaces.model_shape import ModelShape
@@ -115,6 +116,7 @@ rounds to 8 bits: bf16 weights and autocast differ by that much. With four narro
 tokens the norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
 
 
+@cache
 def model_of(shape: str, precision: str) -> ModelShape:
     """The model of this name, as it is trained in this precision."""
     return replace(SHAPES[shape], **SHAPE_CHANGES_BY_PRECISION[precision])
