@@ -17,8 +17,8 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.rules.check import engine_violations, rules_of
-from search_spaces.rules.layout_rules import LAYOUT_RULES, first_problems, layout_violations, with_derived
-from search_spaces.rules.rule import EngineRules
+from search_spaces.rules.layout_rules import LAYOUT_RULES, first_problems, with_derived
+from search_spaces.rules.rule import EngineRules, violations
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 MAX_POINTS = 1_000_000
@@ -160,7 +160,7 @@ def require_valid(baseline: Layout, workload: Workload, engines: EngineRules) ->
 
     It has to train the search's global batch even where that is free, else it cannot be compared.
     """
-    problems = layout_violations(baseline, replace(workload, batch_is_free=False))
+    problems = [*violations(LAYOUT_RULES, baseline, replace(workload, batch_is_free=False))]
     problems += engine_violations(baseline, workload.model, engines)
     if problems:
         raise InputError(*problems).at(key="baseline")

@@ -9,8 +9,8 @@ import numpy as np
 
 from search_spaces.engines import ENGINE_PROFILES, LayerSplit
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
-from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, GivenSplit, greedy_stage_layers, stage_layers
-from search_spaces.layouts.table import LayoutTable, combinations_of, decode
+from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, chunk_layers, greedy_stage_layers
+from search_spaces.layouts.table import LayoutTable, combinations_of
 from search_spaces.model_shape import ModelShape
 
 
@@ -99,13 +99,13 @@ class _Split:
         experts_before = np.cumsum([0, *(model.has_experts(layer) for layer in range(model.num_layers))])
         layers, experts = np.zeros((2, len(first), int(layouts["pipeline_parallel"].max(initial=1))))
         heads = np.zeros(len(first), dtype=int)
-        for number, row in enumerate(first):
-            engine, *given = (decode(name, int(layouts[name][row])) for name in _OF_SPLIT)
-            split = GivenSplit(*given)
-            chunks, heads[number] = _chunk_layers(model, engine, split, is_v[row])
+        for number, row in enumerate(first.tolist()):
+            layout = layouts[row]
+            stages = layout.pipeline_parallel
+            chunks, heads[number] = _chunk_layers(model, layout)
             edges = np.cumsum([0, *chunks])
-            layers[number, : split.stages] = _of_stages(np.diff(edges), split.stages, is_v[row])
-            experts[number, : split.stages] = _of_stages(np.diff(experts_before[edges]), split.stages, is_v[row])
+            layers[number, :stages] = _of_stages(np.diff(edges), stages, is_v[row])
+            experts[number, :stages] = _of_stages(np.diff(experts_before[edges]), stages, is_v[row])
         return cls(layers, experts, heads, group)
 
 
@@ -117,18 +117,11 @@ def has_v_schedule(layouts: LayoutTable) -> np.ndarray:
     return np.logical_or.reduce([layouts.equals("pipeline_schedule", schedule) for schedule in V_SCHEDULES])
 
 
-def _chunk_layers(model: ModelShape, engine: str, given: GivenSplit, is_v: bool) -> tuple[Sequence[int], int]:
+def _chunk_layers(model: ModelShape, layout: Layout) -> tuple[Sequence[int], int]:
     """Layers of each model chunk, or of each stage, and the stage of the head."""
-    split, count = ENGINE_PROFILES[engine].layer_split, given.stages * given.chunks
-    head = 0 if is_v else given.stages - 1
-    layers = None if given.is_own else given.chunk_layers(model.num_layers)
-    if layers is not None:
-        return layers, head
-    if split is LayerSplit.GREEDY:
-        return greedy_stage_layers(model, given.stages)
-    if split is LayerSplit.EVEN and model.num_layers % count == 0:
-        return [model.num_layers // count] * count, head
-    return stage_layers(model, count), head
+    if ENGINE_PROFILES[layout.engine].layer_split is LayerSplit.GREEDY:
+        return greedy_stage_layers(model, layout.pipeline_parallel)
+    return chunk_layers(model, layout), layout.head_stage
 
 
 def _of_stages(of_chunks: np.ndarray, stages: int, is_v: bool) -> np.ndarray:

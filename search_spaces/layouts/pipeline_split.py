@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
+from search_spaces.engines import ENGINE_PROFILES, LayerSplit
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 
@@ -88,18 +89,12 @@ class GivenSplit:
         return None if rest else tuple(layers)
 
 
-def even_chunk_layers(model: ModelShape, layout: Layout) -> tuple[int, ...]:
-    """Layers of each model chunk as the layout gives them, else the same number for all; they have to divide."""
-    layers = GivenSplit.of(layout).chunk_layers(model.num_layers)
-    assert layers is not None, "a rule refuses layers that do not divide"
-    return layers
-
-
 def chunk_layers(model: ModelShape, layout: Layout) -> tuple[int, ...]:
-    """Layers of each model chunk as the layout gives them, else those of `stage_layers`."""
-    given, chunks = GivenSplit.of(layout), layout.pipeline_parallel * layout.virtual_pipeline_stages
-    layers = None if given.is_own else given.chunk_layers(model.num_layers)
-    return stage_layers(model, chunks) if layers is None else layers
+    """Layers of each model chunk as the layout gives them, else as the engine splits them: evenly where they divide and
+    it does so, or as `stage_layers`."""
+    given, is_even = GivenSplit.of(layout), ENGINE_PROFILES[layout.engine].layer_split is LayerSplit.EVEN
+    layers = given.chunk_layers(model.num_layers) if is_even or not given.is_own else None
+    return stage_layers(model, given.stages * given.chunks) if layers is None else layers
 
 
 def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:

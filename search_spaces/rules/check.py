@@ -10,16 +10,17 @@ from search_spaces.engines import ENGINE_PROFILES, OWN_ENGINES, is_emulated
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.rule import EngineRules, OfModel, Rule, builds_only
+from search_spaces.rules.rule import EngineRules, OfModel, Rule, builds_only, violations
 from search_spaces.rules.trainer_rules import OWN_RULES
 
 
 def engine_violations(layout: Layout, model: ModelShape, engines: EngineRules = OWN_RULES) -> Iterator[Problem]:
     """Every rule of the layout's engine that it violates, with the numbers; `Problem.code` is the rejection id.
 
-    `engines` are those of the search's trainer; a layout for another engine violates only that rule.
+    `engines` are those of the search's trainer; a layout for another engine violates only that rule. The layout is
+    checked in canonical form: a field without effect violates no rule.
     """
-    return rule_violations(layout.engine, rules_of(layout.engine, engines), layout, model)
+    return violations(rules_of(layout.engine, engines), layout.canonical(), OfModel(model), layout.engine)
 
 
 def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
@@ -39,15 +40,6 @@ def rules_of(engine: str, engines: EngineRules) -> tuple[Rule, ...]:
 def features_of(engine: str) -> tuple[Rule, ...]:
     """Rules that allow only features of a model that the engine builds."""
     return builds_only(ENGINE_PROFILES[engine].model_features, f"engine {engine}")
-
-
-def rule_violations(name: str, rules: Iterable[Rule], layout: Layout, model: ModelShape) -> Iterator[Problem]:
-    """Every one of these rules that the layout violates, under this name.
-
-    The layout is checked in canonical form: a field without effect violates no rule.
-    """
-    canonical, task = layout.canonical(), OfModel(model)
-    return (problem for rule in rules if (problem := rule.problem(canonical, task, name)) is not None)
 
 
 def mixed_engines_problem(engines: Iterable[str], accelerator: str, fix: str, key: str) -> Problem | None:

@@ -12,7 +12,7 @@ from search_spaces.engines import ACCELERATE, ACCELERATE_LAUNCH, MEGATRON_CORE, 
 from search_spaces.errors import Problem
 from search_spaces.hardware.arithmetic import has_recipe
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, chip_of
-from search_spaces.layouts.layout import BATCH_RULE, CHOICES, DIMENSIONS, WORLD_RULE, Layout, layout_mesh
+from search_spaces.layouts.layout import BATCH_RULE, CHOICES, DIMENSIONS, WORLD_RULE, layout_mesh
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Workload, wrong_batch, wrong_world
 from search_spaces.rules.rule import RANKS_OF_DOMAIN, RANKS_OF_STAGE, Clashes, Rule, always, at_least, clashes, is_not
@@ -271,11 +271,6 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     ),
 )
 """All rules, in order; a layout is rejected by the first that it violates."""
-
-
-def layout_violations(layout: Layout, workload: Workload, rules: Iterable[Rule] = LAYOUT_RULES) -> list[Problem]:
-    """Every one of these rules that a layout violates."""
-    return [problem for rule in rules if (problem := rule.problem(layout, workload)) is not None]
 
 
 def rules_named(*codes: str) -> tuple[Rule, ...]:

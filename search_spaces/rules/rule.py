@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import attrgetter
@@ -79,6 +79,11 @@ class Rule:
         named = {name.removeprefix("model."): value for name, value in found.items()}
         code = f"{owner}.{self.code}" if owner else self.code
         return Problem(code, message, self.sentence.replace("{engine}", layout.engine), self.fix.format(**named))
+
+
+def violations(rules: Iterable[Rule], layout: Layout, task: Any, owner: str = "") -> Iterator[Problem]:
+    """The problem with every one of these rules that a layout in canonical form violates."""
+    return (problem for rule in rules if (problem := rule.problem(layout, task, owner)) is not None)
 
 
 EngineRules = Mapping[str, tuple[Rule, ...]]

@@ -15,7 +15,8 @@ from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES
 from search_spaces.layouts.table import LayoutTable, combinations_of
 from search_spaces.layouts.workload import Workload
-from search_spaces.rules.layout_rules import layout_violations
+from search_spaces.rules.layout_rules import LAYOUT_RULES
+from search_spaces.rules.rule import violations
 from search_spaces.search_space import (
     SAMPLED_POINTS,
     RejectedLayout,
@@ -128,12 +129,14 @@ def test_megatron_lm_copies_key_value_heads_to_more_ranks_than_there_are(engine,
     """As transformer_config.py has it: tensor_parallel divides the two heads, or is a multiple of them."""
     task = workload("h100-80gb", 8, num_attention_heads=24, num_key_value_heads=2, hidden_size=192)
     found = {
-        tp: layout_violations(Layout(tensor_parallel=tp, data_parallel=8 // tp, engine=engine), task)
+        tp: [*violations(LAYOUT_RULES, Layout(tensor_parallel=tp, data_parallel=8 // tp, engine=engine), task)]
         for tp in (1, 2, 4, 8)
     }
     assert [tp for tp, problems in found.items() if "kv_heads" in {each.code for each in problems}] == refused
     three = replace(task, model=replace(task.model, num_key_value_heads=3))
-    codes = [each.code for each in layout_violations(Layout(tensor_parallel=4, data_parallel=2, engine=engine), three)]
+    codes = [
+        each.code for each in violations(LAYOUT_RULES, Layout(tensor_parallel=4, data_parallel=2, engine=engine), three)
+    ]
     assert "kv_heads" in codes
 
 
@@ -308,7 +311,7 @@ ON_CPU = {
     ],
 )
 def test_a_layout_is_rejected_by_rules_of_the_model_and_of_the_machine(accelerator, model, fields, rule, message):
-    found = layout_violations(Layout(**fields), workload(accelerator, **model))
+    found = [*violations(LAYOUT_RULES, Layout(**fields), workload(accelerator, **model))]
     assert [problem.code for problem in found] == (rule.split() if rule else [])
     assert all(problem.fix for problem in found)
     assert not found or message in found[0].message
@@ -326,7 +329,7 @@ def test_a_layout_is_rejected_by_rules_of_the_model_and_of_the_machine(accelerat
 )
 @pytest.mark.parametrize("word", [*MATMUL_RECIPES, "same"])
 def test_8_and_4_bit_products_are_on_accelerators_that_have_them(accelerator, lacking, word):
-    found = layout_violations(Layout(**DATA4, **BF16, matmul_precision=word), workload(accelerator))
+    found = [*violations(LAYOUT_RULES, Layout(**DATA4, **BF16, matmul_precision=word), workload(accelerator))]
     message = f"matmul_precision is {word} with cluster.accelerator {accelerator}"
     assert [(each.code, each.message) for each in found] == [("matmul_precision", message)] * (word in lacking)
 

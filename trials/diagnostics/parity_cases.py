@@ -23,7 +23,8 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.layouts.workload import Workload
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import engine_violations
-from search_spaces.rules.layout_rules import LEAST_FLEX_HEAD, SPLIT_RULES, is_valid, layout_violations, rules_named
+from search_spaces.rules.layout_rules import LEAST_FLEX_HEAD, SPLIT_RULES, is_valid, rules_named
+from search_spaces.rules.rule import violations
 from trials.diagnostics.covering_array import cover, value_combinations
 from trials.diagnostics.named_parity_cases import COMPILED, FEATURES, SILENT_ERRORS, TIED
 from trials.diagnostics.parity_models import DRAWN_SHAPES, model_of
@@ -247,7 +248,7 @@ def axis_values(case: Case) -> dict[str, Hashable]:
 
 def violated_rules(case: Case, accelerator: str) -> list[str]:
     """The rules that refuse a case, by their ids."""
-    found = layout_violations(case.layout, _workload(case.model, accelerator), _RULES)
+    found = violations(_RULES, case.layout, _workload(case.model, accelerator))
     return [problem.code for problem in (*found, *engine_violations(case.layout, case.model))]
 
 

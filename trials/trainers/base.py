@@ -10,8 +10,8 @@ from search_spaces.engines import OWN_ENGINES
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import features_of, rule_violations
-from search_spaces.rules.rule import EngineRules, Rule
+from search_spaces.rules.check import features_of
+from search_spaces.rules.rule import EngineRules, OfModel, Rule, violations
 from trials.trainers.common.log_lines import LogFormat
 from trials.trainers.table import Table
 from trials.trial import TrialSpec
@@ -58,8 +58,9 @@ class LayoutExport:
 
     def problem(self, layout: Layout, model: ModelShape) -> Problem | None:
         """The first feature of the model that the engine lacks, or rule that the layout violates, if any."""
-        asked = replace(layout.canonical(), engine=self.engine, **self.left_out)
-        return next(rule_violations(self.name, (*features_of(self.engine), *self.rules), asked, model), None)
+        asked = replace(layout.canonical(), engine=self.engine, **self.left_out).canonical()
+        rules = (*features_of(self.engine), *self.rules)
+        return next(violations(rules, asked, OfModel(model), self.name), None)
 
 
 def first_rank(spec: TrialSpec) -> int:

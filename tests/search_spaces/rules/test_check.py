@@ -11,8 +11,9 @@ from search_spaces.engines import ENGINE_PROFILES, ENGINES, OWN_ENGINES, is_emul
 from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations, rule_violations
+from search_spaces.rules.check import engine_violations
 from search_spaces.rules.engine_rules import MEGATRON_RULES
+from search_spaces.rules.rule import OfModel, violations
 from tests.kit import LLAMA as LLAMA_FIELDS
 from tests.kit import model
 
@@ -285,7 +286,7 @@ def test_heads_for_which_an_engine_has_no_flash_kernel_are_refused(engine, head_
 def test_a_module_is_recomputed_where_the_model_has_it(features, modules, rules):
     recomputed = {**SELECTIVE, "recompute_modules": modules}
     layout = replace(LAYOUT, engine="megatron-lm", **BF16, **FLASH, **recomputed)
-    found = rule_violations("it", MEGATRON_RULES, layout, replace(MODEL, **features))
+    found = violations(MEGATRON_RULES, layout.canonical(), OfModel(replace(MODEL, **features)), "it")
     assert [problem.code for problem in found] == [f"it.{rule}" for rule in rules]
 
 

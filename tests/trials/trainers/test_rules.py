@@ -8,7 +8,8 @@ from search_spaces.engines import ACCELERATE, PARLAY, TRAINER_ENGINES, TRAINER_K
 from search_spaces.errors import Problem
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.rules.check import engine_violations, rule_violations
+from search_spaces.rules.check import engine_violations
+from search_spaces.rules.rule import OfModel, violations
 from tests.kit import model
 from tests.sources import ROOT
 from trials.trainers.common.megatron_options import environment_of
@@ -195,7 +196,7 @@ def test_a_recipe_takes_multiples_of_its_own(word, hidden_size, refused):
 )
 def test_megatron_bridge_has_whole_precisions_by_their_names(fields, code):
     layout = Layout(**HALF, zero_stage=1, **fields)
-    found = [problem.code for problem in rule_violations("it", BRIDGE_RULES, layout, GPT2)]
+    found = [problem.code for problem in violations(BRIDGE_RULES, layout.canonical(), OfModel(GPT2), "it")]
     assert found == ([] if code is None else [f"it.{code}"])
     if code is None:
         assert MIXED_PRECISIONS[quantization_of(layout)] == "bf16_with_fp8_current_scaling_mixed"

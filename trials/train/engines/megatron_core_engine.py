@@ -33,7 +33,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import nn
 
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.pipeline_split import even_chunk_layers
+from search_spaces.layouts.pipeline_split import chunk_layers
 from search_spaces.routing import SKEWED, Routing
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
 from trials.ranks.software import package_version
@@ -179,7 +179,7 @@ def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, wor
     """The rank's chunk of this index, with its initial weights, on the device."""
     model, layout = training.model, training.layout
     in_pipeline = index * layout.pipeline_parallel + world.coordinates["pp"]
-    counts = even_chunk_layers(model, layout)
+    counts = chunk_layers(model, layout)
     num_layers, first_layer = counts[in_pipeline], sum(counts[:in_pipeline])
     layers = _layers(config, has_te_layers, [model.has_experts(first_layer + layer) for layer in range(num_layers)])
     chunk = Chunk(
