@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script
 from tests.rig import RULES, Rig, assert_kills_change_nothing, speed_of
-from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
-from trials.trial import TrialKind, TrialSpec, TrialState
+from trials.ledger.events import EndReason, SearchRecord
+from trials.trial import TrialKind, TrialSpec
 
 pytestmark = [pytest.mark.fault(38)]
 
@@ -63,22 +62,6 @@ def test_a_slow_layout_that_was_rerun_is_no_finalist(suspecting, finalists):
     assert repeats(search)[:1] == [("t0002", "t0001")]
     assert [layout for _, layout in repeats(search)[1:]] == ["t0005", "t0004"][:finalists]
     assert search.best_trial == "t0005"
-
-
-def test_where_every_run_is_suspect_two_that_agree_are_an_answer_and_one_is_none(suspecting):
-    rig, bests = suspecting(*(f"t000{number}" for number in range(1, 9))), []
-
-    def note(search, event) -> None:
-        if event.kind is EventKind.BEST_CHANGED:
-            bests.append(event.data["trial"])
-            again = search.trial(f"t{int(event.data['trial'][1:]) + 1:04d}")
-            assert again.state is TrialState.MEASURED
-
-    rig.callbacks = DriverCallbacks(on_event=note)
-    search = rig.run()
-    assert repeats(search) == [(f"t000{2 * n}", f"t000{2 * n - 1}") for n in (1, 2, 3, 4)]
-    assert (search.state, search.best_trial) == (SearchState.COMPLETED, "t0007")
-    assert bests == ["t0001", "t0003", "t0005", "t0007"]
 
 
 @pytest.mark.usefixtures("constant_limits")
