@@ -13,9 +13,8 @@ from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.device_memory import RankMemory, device_memory_fields, fullest_rank
 from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
-from trials.measurement.epochs import epoch_fields
 from trials.measurement.expert_load import ExpertLoad, load_error
-from trials.measurement.metrics import measured_metrics
+from trials.measurement.metrics import epoch_fields, measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
 from trials.measurement.step_log import StepPhase
 from trials.measurement.stragglers import rank_times, slowest_rank

@@ -21,9 +21,8 @@ from trials.external.checks import (
     lines_fault,
     rate_fault,
 )
-from trials.external.endings import failure_of
 from trials.external.fingerprint import fingerprint
-from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
+from trials.external.log_follower import failure_of, trainer_environment, trainer_hang_limit_s
 from trials.measure_rules import MeasureRules
 from trials.measurement.metrics import throughput_fields
 from trials.outcome_types import MeasuredMetrics

@@ -9,9 +9,8 @@ import pytest
 
 from tests.trials.measurement.test_protocol import LAYOUT, MODEL, SPEC, run
 from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
-from trials.measurement.epochs import epoch_fields, steps_per_epoch
 from trials.measurement.expert_load import ExpertLoad, load_error
-from trials.measurement.metrics import measured_metrics, throughput_bound
+from trials.measurement.metrics import epoch_fields, measured_metrics, steps_per_epoch, throughput_bound
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.outcome_types import ThroughputBound

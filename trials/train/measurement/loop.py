@@ -29,7 +29,6 @@ from trials.ranks.report import Report
 from trials.ranks.startup import Startup, StartupPart
 from trials.train.data import Batch, TrainingData
 from trials.train.engines.engine import Engine, StepResult
-from trials.train.measurement.compilation import compile_s
 from trials.train.parallel.collective_waits import CollectiveWaits
 from trials.train.parallel.device import Device, Utilization, resident_gib
 from trials.train.parallel.energy import EnergyMeter
@@ -222,7 +221,7 @@ class TrainingLoop:
             self.energy.begin()
 
     def _compile_s(self) -> float | None:
-        return compile_s() if compiles(self._spec) else None
+        return _compiled_s() if compiles(self._spec) else None
 
     def _too_few_steps(self) -> str:
         rules, done = self._spec.measure, len(self.measurement.measured_times_s)
@@ -289,6 +288,17 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
         gpu_utilization=_mean([v.gpu_utilization for v in views if not math.isnan(v.gpu_utilization)]),
         document_length=_or_none(squared_lengths / (samples * spec.model.seq_length)),
     )
+
+
+def _compiled_s() -> float | None:
+    """Seconds so far for graphs of forward and backward passes, by the compiler's own counters; None for a release of
+    torch without them."""
+    try:
+        from torch._dynamo.utils import calculate_time_spent
+
+        return float(calculate_time_spent()["total_wall_time"])
+    except (ImportError, KeyError):
+        return None
 
 
 def _require_finite(record: StepRecord) -> None:

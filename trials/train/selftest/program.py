@@ -159,7 +159,7 @@ class Supervisor:
 
     def _part(self, case: Case, folder: Path) -> bool:
         """Run this rank's part of the case in the child; True for success."""
-        from trials.train.selftest.part import run_part
+        from trials.train.selftest.training import run_part
 
         env = replace(self._env, world_size=case.layout.num_gpus, parent_pid=os.getppid())
         return run_part(case, self._spec, AttemptFolder(folder), env)
