@@ -84,8 +84,9 @@ def _of_search_file(handovers: list[Handover]) -> list[Handover]:
 
 def _of_throughput(handovers: list[Handover]) -> list[Handover]:
     journal = _first(handovers, "write", "/journal.jsonl").innermost_file
-    read = _first(handovers, "read", "/outcome.r0.json")
-    after = handovers[handovers.index(read) :]
+    by_driver = [one for one in handovers if one.stack[-1].startswith("orchestrator/")]  # ranks look for it, too
+    read = _first(by_driver, "read", "/outcome.r0.json")
+    after = by_driver[by_driver.index(read) :]
     recorded = next(one for one in after if one.what == "sync" and one.innermost_file == journal)
     return [_first(handovers, "write", "/.outcome.r0.json"), read, recorded, _first(after, "write", "/recipe.yaml")]
 
