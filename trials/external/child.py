@@ -7,35 +7,19 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from trials.ranks.tied_start import tied_to_us
 
 KILL_TIMEOUT_S = 5.0
 """Time limit for killed processes to disappear."""
 _LAST_OUTPUT_S = 1.0
 """Time limit for output of processes that an ended trainer left running."""
 _CHUNK = 64 * 1024
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-# Runs in front of the trainer, under our own interpreter: the kernel kills it when its supervisor is gone. A preexec_fn
-# could do the same but may deadlock in a process with threads.
-_DIE_WITH_PARENT = f"""
-import os, signal, sys
-try:
-    import ctypes
-    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
-except (ImportError, AttributeError, OSError):
-    pass
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-try:
-    os.execvp(sys.argv[2], sys.argv[2:])
-except OSError as error:
-    sys.exit(f"{{sys.argv[2]}} cannot be started: {{error.strerror}}")
-"""
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Child:
@@ -48,7 +32,7 @@ class Child:
     def __init__(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]):
         adopt_orphans()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command],
+            tied_to_us(command),
             cwd=directory,
             env=dict(environment),
             stdin=subprocess.DEVNULL,

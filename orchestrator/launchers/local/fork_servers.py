@@ -1,7 +1,7 @@
 """Fork servers of this node for a launcher's plans (trials/fork_server).
 
-Standard library only but for processes and their owner: pickled by value to the nodes of a Ray cluster, as they are.
-Linux only.
+Standard library only but for processes, their start and their owner: pickled by value to the nodes of a Ray cluster,
+as they are. Linux only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.launchers.local.processes import DIE_WITH_PARENT, GroupPlan, rank_environment
+from orchestrator.launchers.local.processes import GroupPlan, rank_environment
 from orchestrator.launchers.private_tmp import make_private_folder, remove_abandoned
 from trials.fork_server.owner import ForkServers
+from trials.ranks.tied_start import tied_to_us
 
 PRELOAD_VARIABLE = "PARLAY_PRELOAD"  # of trials/fork_server/equality.py
 
@@ -45,8 +46,7 @@ class NodeForkServers:
                 self._on_refused(str(error))
                 self._on_refused = None
             return ()
-        dies = (sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()))
-        argv = (*dies, plan.argv[0], "-m", "trials.fork_server", preload, folder)
+        argv = tied_to_us((plan.argv[0], "-m", "trials.fork_server", preload, folder))
         if not self.servers.serve(folder, name, argv, rank_environment(self._node_environment, plan)):
             return ()
         stub = Path(plan.environment["PYTHONPATH"], "trials", "fork_server", "stub.py")

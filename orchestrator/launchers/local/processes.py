@@ -1,8 +1,8 @@
 """Processes of one node's ranks: started together, supervised, and ended reliably.
 
-Standard library only and independent of other modules of Parlay but process_identity, kernel_oom and two lists of
-names: the code runs in the driver and is pickled by value to the nodes of a Ray cluster, where Parlay need not be
-installed. Linux only.
+Standard library only and independent of other modules of Parlay but process_identity, kernel_oom, tied_start and two
+lists of names: the code runs in the driver and is pickled by value to the nodes of a Ray cluster, where Parlay need not
+be installed. Linux only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,25 +22,12 @@ from dataclasses import dataclass, field
 from orchestrator.launchers.process_identity import boot_id, start_ticks
 from slurm.environment import PYTHON_VARIABLES, RANK_NAMES
 from trials.ranks.kernel_oom import count_oom_kills
+from trials.ranks.tied_start import tied_to_us
 
 _FOREIGN_NAMES = {*RANK_NAMES, *PYTHON_VARIABLES}
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
 _DONE_VARIABLE = "PARLAY_DONE_DESCRIPTOR"  # of trials/fork_server/stub.py
 _GROUP_ENDS_TIMEOUT_S = 1.0  # for all ranks: an init that does not reap would keep a group from ever being empty
-
-# Runs before every rank, under our own interpreter: the kernel kills the rank when the thread that started it is gone,
-# also after a kill -9. A preexec_fn could do the same but may deadlock in a process with threads.
-DIE_WITH_PARENT = """
-import os, signal, sys
-try:
-    import ctypes
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-except (ImportError, AttributeError, OSError):
-    pass  # the trial program still watches PARLAY_PARENT_PID
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 @dataclass(frozen=True)
@@ -209,7 +195,7 @@ class RankGroup(threading.Thread):
             with open(self._plan.logs[local_rank], "ab") as log:
                 started_at, started = self._now(), time.monotonic()  # a busy machine is tens of ms in Popen
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *argv],
+                    tied_to_us(argv),
                     cwd=self._plan.directory,
                     env={**environment, **own},
                     stdin=subprocess.DEVNULL,

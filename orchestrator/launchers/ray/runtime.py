@@ -39,7 +39,7 @@ from orchestrator.launchers.ray.node_actor import (
 )
 from search_spaces.errors import ExternalError
 from trials.fork_server import owner
-from trials.ranks import kernel_oom
+from trials.ranks import kernel_oom, tied_start
 
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
@@ -101,7 +101,7 @@ def _describe_start_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-SENT_MODULES = (process_identity, private_tmp, kernel_oom, processes, owner, fork_servers, node_actor)
+SENT_MODULES = (process_identity, private_tmp, kernel_oom, tied_start, processes, owner, fork_servers, node_actor)
 """Modules of the supervisors, pickled by value, since the nodes' Python need not have Parlay."""
 
 

@@ -279,7 +279,7 @@ def test_a_node_without_parlay_can_run_the_supervisor(tmp_path):
     sent = tmp_path / "sent"
     sent.write_bytes(cloudpickle.dumps(NodeSupervisor))
     program = (
-        "import sys\nsys.modules.update(dict.fromkeys(('orchestrator', 'trials', 'search_spaces')))\n"
+        "import sys\nsys.modules.update(dict.fromkeys(('orchestrator', 'trials', 'search_spaces', 'slurm')))\n"
         "from ray import cloudpickle\n"
         "print(cloudpickle.loads(open(sys.argv[1], 'rb').read()).__name__)"
     )
