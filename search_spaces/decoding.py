@@ -6,7 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
@@ -132,7 +132,11 @@ def _encode_fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
     data = {}
     for name in names or _fields_of(kind)[0]:
         part = getattr(value, name)
-        data[name] = forms[name].write(part) if name in forms and part is not None else encode(part)
+        if name in forms and part is not None:
+            part = forms[name].write(part)
+        elif type(part) not in _PLAIN:  # most are
+            part = encode(part)
+        data[name] = part
     if not names and getattr(kind, "OMITS_UNKNOWN", False):
         data = {name: part for name, part in data.items() if part is not None}
     schema = None if names else getattr(kind, "SCHEMA", None)
@@ -222,11 +226,11 @@ def decode_value(kind: Any, value: Any, name: str) -> Any:
         return value
     origin, inner = _parts_of(kind)
     if origin is Annotated:
-        return _decode_annotated(inner[0], inner[1:], value, name)
+        return _decode_annotated(kind, value, name)
     if kind is Any or (value is None and NoneType in inner):
         return value
     if origin in (Union, UnionType):
-        return _decode_one_of([one for one in inner if one is not NoneType], value, name)
+        return _decode_one_of(_alternatives(kind), value, name)
     if is_typeddict(kind) and isinstance(value, Mapping):
         return _decode_typed_dict(kind, value, name)
     if origin is list and isinstance(value, (list, tuple)):
@@ -243,7 +247,7 @@ def decode_value(kind: Any, value: Any, name: str) -> Any:
     elif isinstance(kind, type) and is_dataclass(kind):
         return _decode_inner(kind, value, name)
     elif origin is None and issubclass(kind, Enum):
-        if value in [member.value for member in kind]:
+        with suppress(ValueError):
             return kind(value)
     elif kind is float:
         if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:
@@ -258,14 +262,27 @@ def _parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return get_origin(kind), get_args(kind)
 
 
-def _decode_annotated(kind: Any, extras: tuple[Any, ...], value: Any, name: str) -> Any:
+@cache
+def _alternatives(union: Any) -> tuple[Any, ...]:
+    return tuple(one for one in get_args(union) if one is not NoneType)
+
+
+@cache
+def _annotation_of(kind: Any) -> tuple[Any, WrittenAs | None, tuple[Bound, ...]]:
+    """Type, form and bounds of an `Annotated`."""
+    plain, *extras = get_args(kind)
     form = next((extra for extra in extras if isinstance(extra, WrittenAs)), None)
+    return plain, form, tuple(extra for extra in extras if isinstance(extra, Bound))
+
+
+def _decode_annotated(kind: Any, value: Any, name: str) -> Any:
+    plain, form, bounds = _annotation_of(kind)
     try:
-        found = decode_value(kind, value, name) if form is None else form.read(value)
+        found = decode_value(plain, value, name) if form is None else form.read(value)
     except ValueError as error:
         raise error if form is None else ValueError(f"{name}: {error}") from error
-    for bound in extras:
-        if isinstance(bound, Bound) and not bound.fulfils(found):
+    for bound in bounds:
+        if not bound.fulfils(found):
             raise ValueError(f"{name} is {value!r:.80}, not {bound.words}")
     return found
 
@@ -288,7 +305,7 @@ def _decode_inner(kind: type[T], value: Any, name: str) -> T:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _decode_one_of(kinds: list[Any], value: Any, name: str) -> Any:
+def _decode_one_of(kinds: Sequence[Any], value: Any, name: str) -> Any:
     for kind in kinds[:-1]:
         with suppress(ValueError):
             return decode_value(kind, value, name)

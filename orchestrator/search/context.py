@@ -110,7 +110,9 @@ class SearchContext:
     @property
     def index(self) -> SearchIndex:
         """Index of the search after its last event."""
-        self._index.update(self.search)
+        search = self.event_store.search
+        if self._index.search is not search:
+            self._index.update(search)
         return self._index
 
     @property
