@@ -182,9 +182,11 @@ def replay(
     from orchestrator.replay.note_in_recipe import note_replay
     from orchestrator.replay.replay import ReplayRules
     from orchestrator.replay.run import LAUNCHERS, run_replay, with_trainer
+    from search_spaces.schema.durations import parse_duration_s
 
     stop = StopSignals()
-    rules = ReplayRules(repeats, margin, sessions, _seconds("session_interval", session_interval))
+    interval_s = parse_duration_s(session_interval, key="session_interval")
+    rules = ReplayRules(repeats, margin, sessions, interval_s)
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
     with sending_to(_sink(quiet)), private_umask(), without_set_location():
@@ -266,15 +268,6 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
         raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule=rule, fix=fix)
     rest = {key: value for key, value in trainer.items() if key != "kind"}
     return trainer["kind"], [*to_overrides({"trainer": rest})]
-
-
-def _seconds(key: str, duration: str) -> float:
-    from search_spaces.schema.durations import parse_duration_s
-
-    try:
-        return parse_duration_s(duration)
-    except InputError as error:
-        raise error.at(key=key) from error
 
 
 def _name_of(search: Search | Path | str | None) -> str | None:

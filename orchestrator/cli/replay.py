@@ -13,7 +13,7 @@ from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import Exit, exit_with, log, print_result, warn
 from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.lifecycle.signals import StopSignals
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import Problem
 
 if TYPE_CHECKING:
     from orchestrator.replay.replay import ReplayResult
@@ -61,11 +61,13 @@ def replay(
     from orchestrator.replay.note_in_recipe import note_replay
     from orchestrator.replay.replay import ReplayRules, ReplayStopped
     from orchestrator.replay.run import run_replay, with_trainer
+    from search_spaces.schema.durations import parse_duration_s
 
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
         warn(loaded.banner)
-    rules = ReplayRules(repeats, margin, sessions, _session_interval_s(session_interval))
+    interval_s = parse_duration_s(session_interval, key="--session-interval")
+    rules = ReplayRules(repeats, margin, sessions, interval_s)
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
     stop, table = StopSignals(), loaded.recipe.replayed_table
@@ -91,15 +93,6 @@ _REPLAY_EXITS = {
     "impossible": ExitCode.REPLAY_IMPOSSIBLE,
     "inconclusive": ExitCode.REPLAY_INCONCLUSIVE,
 }
-
-
-def _session_interval_s(text: str) -> float:
-    from search_spaces.schema.durations import parse_duration_s
-
-    try:
-        return parse_duration_s(text)
-    except InputError as error:
-        raise error.at(key="--session-interval") from error
 
 
 def _format_replay(result: ReplayResult, table: str | None) -> str:

@@ -61,10 +61,7 @@ def own_job_id(environ: Mapping[str, str], search_id: str) -> str | None:
 
 def job_time_s(text: str | None) -> float:
     """Seconds of `--job-time`, or the default. InputError for an invalid duration, or one too short for a driver."""
-    try:
-        seconds = DEFAULT_JOB_TIME_S if text is None else parse_duration_s(text)
-    except InputError as error:
-        raise error.at(key="--job-time") from error
+    seconds = DEFAULT_JOB_TIME_S if text is None else parse_duration_s(text, key="--job-time")
     if seconds < LEAST_JOB_TIME_S:
         rule = f"a driver's job takes at least {LEAST_JOB_TIME_S / 60:.0f} minutes, since it hands over before its end"
         raise InputError.of(

@@ -18,16 +18,16 @@ _WITH_UNIT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([smhd])")
 _SLURM = re.compile(r"(?:([0-9]{1,30})-)?([0-9]{1,30})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 
 
-def parse_duration_s(value: Any) -> float:
+def parse_duration_s(value: Any, *, key: str | None = None) -> float:
     """Seconds of `90s`, `10m`, `2h`, `1d`, or of Slurm's grammar, where a bare number is minutes.
 
-    InputError for anything else, for 0 and for more than a year.
+    InputError, which names the key or option, for anything else, for 0 and for more than a year.
     """
     seconds = _in_minutes(value) if type(value) is int else _parse(value) if isinstance(value, str) else None
     if seconds is None:
-        raise _bad(value, f"a duration is {GRAMMAR}")
+        raise _bad(value, key, f"a duration is {GRAMMAR}")
     if not 0 < seconds <= MAX_DURATION_S:
-        raise _bad(value, "a duration is longer than 0 and at most 366 days")
+        raise _bad(value, key, "a duration is longer than 0 and at most 366 days")
     return seconds
 
 
@@ -71,6 +71,6 @@ def _slurm_seconds(days: str | None, first: str, second: str | None, third: str 
     return int(first) * 60.0 + int(second or 0)
 
 
-def _bad(value: Any, rule: str) -> InputError:
+def _bad(value: Any, key: str | None, rule: str) -> InputError:
     fix = "for example 10m, 2h or 01:30:00"
-    return InputError.of("duration", f"is {format_value(value)}", rule=rule, fix=fix, value=value)
+    return InputError.of("duration", f"is {format_value(value)}", key=key, rule=rule, fix=fix, value=value)
