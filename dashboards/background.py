@@ -25,7 +25,7 @@ _FIRST_RETRY_S = 2.0
 _LONGEST_RETRY_S = 60.0
 
 
-class Worker:
+class BackgroundWorker:
     """Hands the newest submitted record to `_handle`, in a thread that starts with the first one.
 
     `submit`, `finish` and `stop` are called by the driver from one thread. What fails is logged once and tried again.
@@ -110,7 +110,7 @@ class Worker:
             return self._newest, self._closing
 
 
-class ReportWorker(Worker):
+class ReportWorker(BackgroundWorker):
     """Writes report.html: first after 15 s, then at least a minute apart, in at most 1 % of the time."""
 
     name = "report"
@@ -135,7 +135,7 @@ class ReportWorker(Worker):
         self._log_once.warning(f"report.html cannot be written, retrying: {one_line(error)}", "report")
 
 
-class MlflowWorker(Worker):
+class MlflowWorker(BackgroundWorker):
     """Sends the search to MLflow, and what fails again with growing pauses.
 
     `ready` is called in the thread before it uses MLflow, and returns when it may. `report` is of the last send.

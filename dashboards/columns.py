@@ -11,10 +11,10 @@ from dashboards.text import printable
 from dashboards.trial_text import (
     duration,
     format_number,
+    format_setting,
     format_three_digits,
     format_trial_end,
     format_trial_end_short,
-    format_value,
 )
 from search_spaces.layouts.layout import DEGREES, axis_of
 from search_spaces.layouts.short_name import short_name
@@ -184,7 +184,7 @@ def _axis_column(name: str) -> Column:
         return int(found) if isinstance(found, (bool, int)) else found
 
     def text(row: TrialOrLayout, view: SearchView) -> str:
-        return format_value(row.layout.canonical().axis_values.get(name))
+        return format_setting(row.layout.canonical().axis_values.get(name))
 
     return Column(axis_of(name).heading, value, text, is_number=axis_of(name).is_number, is_axis=True)
 

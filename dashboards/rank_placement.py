@@ -34,7 +34,7 @@ class RankCell:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodePattern:
     """First node of those with the same pattern: parts of the same tensor groups, of the same stages.
 
     `others` says how many more there are.
@@ -50,7 +50,7 @@ class RankPlacement:
     """A node of each pattern, and the number of patterns omitted."""
 
     summary: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodePattern, ...]
     omitted: str | None
 
 
@@ -92,12 +92,12 @@ def _ranks_of(node: int, layout: Layout, gpus_per_node: int) -> range:
     return range(node * gpus_per_node, min((node + 1) * gpus_per_node, layout.num_gpus))
 
 
-def _node(layout: Layout, gpus_per_node: int, alike: Sequence[int]) -> Node:
+def _node(layout: Layout, gpus_per_node: int, alike: Sequence[int]) -> NodePattern:
     ranks = _ranks_of(alike[0], layout, gpus_per_node)
     groups = [list(group) for _, group in groupby(ranks, key=lambda rank: layout.mesh.group(rank, "tp"))]
     cells = tuple(_cell(layout, group) for group in groups[:_MAX_CELLS])
     others = f"...and {plural(len(alike) - 1, 'more node')} with the same pattern" if len(alike) > 1 else None
-    return Node(f"node {alike[0]}", cells, others)
+    return NodePattern(f"node {alike[0]}", cells, others)
 
 
 def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
@@ -125,7 +125,7 @@ def _summary(layout: Layout, gpus_per_node: int, count: int, nodes_per_domain: i
     return f"{what} Groups in several link domains: {leaving}."
 
 
-def _node_line(node: Node) -> str:
+def _node_line(node: NodePattern) -> str:
     cells = _shorten(node.cells, _MAX_LINE_CELLS, lambda cell: f"{cell.ranks} {' '.join(cell.roles)}")
     others = "" if node.others is None else f" {node.others}"
     return f"{node.name:<9} {' | '.join(cells)}{others}"

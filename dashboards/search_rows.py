@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dashboards.report.setup import cluster_size, model_size
-from dashboards.search_view import SearchView, section_of
+from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import against_baseline, describe_ending
 from dashboards.text import printable
 from dashboards.trial_text import format_number, layout_name
@@ -74,7 +74,7 @@ def _failure(search: SearchRecord, verdict: SearchVerdict) -> str | None:
     if verdict.most_common_failure is None or verdict.kind is not VerdictKind.ALL_FAILED:
         return None
     reason, count, _ = verdict.most_common_failure
-    limit_gib = section_of(search.spec, "measure").get("memory_limit_gib")
+    limit_gib = recorded_section(search.spec, "measure").get("memory_limit_gib")
     is_limited = policy_of(reason).exceeded is Memory.ACCELERATOR and limit_gib is not None
     limit = f", limit {limit_gib:g} GiB" if is_limited else ""
     return f"{count} of {len(search.trials)} {policy_of(reason).label}{limit}"

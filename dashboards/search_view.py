@@ -125,7 +125,7 @@ class SearchView:
         return max(0.0, last - self.search.created_at)
 
 
-def section_of(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def recorded_section(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Section of a recorded spec; {} where it is missing."""
     found = spec.get(name)
     return found if isinstance(found, Mapping) else {}

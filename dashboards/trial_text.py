@@ -117,7 +117,7 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g} s"
 
 
-def format_value(value: object) -> str:
+def format_setting(value: object) -> str:
     """Value of a layout's field: booleans as on and off, None as default."""
     if isinstance(value, bool):
         return "on" if value else "off"

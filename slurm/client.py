@@ -30,7 +30,7 @@ from slurm.parse import (
     parse_scontrol_job,
     parse_squeue,
     parse_tested_partition,
-    printable,
+    printable_output,
     reports_no_answer,
 )
 from slurm.partitions import (
@@ -169,7 +169,7 @@ class SlurmClient(Slurm):
         stdout = self._query("squeue", "--noheader", "--all", "--states=all", wanted, f"--format={SQUEUE_FORMAT}")
         jobs = parse_squeue(stdout)
         if not jobs and _rows(stdout):
-            raise SlurmUnreachable(f"squeue printed something other than a list of jobs: {printable(stdout)}")
+            raise SlurmUnreachable(f"squeue printed something other than a list of jobs: {printable_output(stdout)}")
         return jobs
 
     def describe(self, job_id: str) -> JobSnapshot | None:
@@ -253,7 +253,7 @@ class SlurmClient(Slurm):
         if result.rc is None:
             raise SlurmUnreachable(f"{result.command} did not answer within {self._timeout_s:g} s")
         if result.rc != 0 or (not result.stdout.strip() and "error" in result.stderr):
-            message = printable(result.stderr) or printable(result.stdout) or f"exit code {result.rc}"
+            message = printable_output(result.stderr) or printable_output(result.stdout) or f"exit code {result.rc}"
             raise SlurmUnreachable(f"{result.command}: {message}")
         return result.stdout
 

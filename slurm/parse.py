@@ -51,10 +51,10 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
     Only what certainly did not submit is BUSY or REFUSED. A request that may have reached the controller while its
     answer was lost (a timeout, a broken connection) is UNCONFIRMED, and so is every unknown message.
     """
-    message = printable(stderr)
+    message = printable_output(stderr)
     if rc == 0 and (job_id := parse_submitted(stdout)) is not None:
         return Submission(SubmitStatus.ACCEPTED, job_id, message)
-    message = message or printable(stdout)
+    message = message or printable_output(stdout)
     if rc is None or rc <= 0 or _matches(_UNCONFIRMED_MESSAGES, message):
         return Submission(SubmitStatus.UNCONFIRMED, message=message)
     if _matches(_BUSY_MESSAGES, message) and not _is_beyond_every_limit(message):
@@ -66,7 +66,7 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
 
 def reports_no_answer(stderr: str) -> bool:
     """True if a command failed only because no controller answered."""
-    return _matches((*_UNCONFIRMED_MESSAGES, *_NO_CONTROLLER_MESSAGES), printable(stderr))
+    return _matches((*_UNCONFIRMED_MESSAGES, *_NO_CONTROLLER_MESSAGES), printable_output(stderr))
 
 
 def parse_tested_partition(stderr: str) -> str | None:
@@ -85,7 +85,7 @@ def parse_submitted(stdout: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def printable(text: str) -> str:
+def printable_output(text: str) -> str:
     """Return a command's message without blank lines and control characters, and only its end where it is long."""
     lines = (_CONTROL.sub(" ", line).strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)[-_MAX_MESSAGE_CHARS:]

@@ -14,7 +14,7 @@ from dataclasses import fields
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
 from slurm.request import SETUP_NAME, JobOptions, JobRequest, Placement, limit_min
-from slurm.shell_quoting import command, exports
+from slurm.shell_quoting import command, exported
 from slurm.srun_command import container_options, gpu_options, launch_environment, rank_command, srun_options
 
 NEXT_RUN = "--- restart "
@@ -164,7 +164,7 @@ def export_lines(request: JobRequest) -> list[str]:
     cpus = request.options.cpus_per_task
     cpus_of_task = {} if cpus is None else {"SRUN_CPUS_PER_TASK": str(cpus)}
     each = (request.options.env, request.environment, launch_environment(request), cpus_of_task)
-    return [line for variables in each for line in exports(variables)]
+    return [line for variables in each for line in exported(variables)]
 
 
 def _unset(request: JobRequest) -> list[str]:

@@ -26,6 +26,6 @@ def command(words: Iterable[str]) -> str:
     return " ".join(quoted(word) for word in words)
 
 
-def exports(variables: Mapping[str, str]) -> list[str]:
+def exported(variables: Mapping[str, str]) -> list[str]:
     """Return an `export` line for each variable."""
     return [f"export {name}={quoted(value)}" for name, value in variables.items()]

@@ -20,7 +20,7 @@ MAX_BYTES = 2**18
 
 
 @dataclass(frozen=True)
-class Source:
+class Reference:
     """Reference for the profile: a URL and the day it was read (YYYY-MM-DD)."""
 
     url: str
@@ -28,7 +28,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PartitionLimits:
     """Limits of a partition or QOS for one user, from the sources; None where they do not say.
 
     `max_nodes` and `max_minutes` are per job; `max_running` counts running jobs, `max_jobs` also pending ones.
@@ -50,9 +50,9 @@ class SiteProfile:
     name: str
     path: Path
     title: str
-    sources: tuple[Source, ...]
+    sources: tuple[Reference, ...]
     slurm: Mapping[str, Any]
-    limits: Mapping[str, Limits] = field(default_factory=dict)
+    limits: Mapping[str, PartitionLimits] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def limit_warnings(self, names: tuple[str, ...], num_nodes: int, minutes: int, jobs: int) -> list[str]:
@@ -99,9 +99,9 @@ def read_site(path: Path) -> SiteProfile:
         name=path.stem,
         path=path,
         title=data["title"],
-        sources=tuple(Source(**source) for source in data["sources"]),
+        sources=tuple(Reference(**source) for source in data["sources"]),
         slurm=data.get("slurm", {}),
-        limits={name: Limits(**limits) for name, limits in data.get("limits", {}).items()},
+        limits={name: PartitionLimits(**limits) for name, limits in data.get("limits", {}).items()},
         notes=tuple(data.get("notes", ())),
     )
 
@@ -128,8 +128,8 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 _TOP = ("title", "sources", "slurm", "limits", "notes")
-_SOURCE = tuple(f.name for f in fields(Source))
-_LIMITS = tuple(f.name for f in fields(Limits))
+_SOURCE = tuple(f.name for f in fields(Reference))
+_LIMITS = tuple(f.name for f in fields(PartitionLimits))
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 

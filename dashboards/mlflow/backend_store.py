@@ -32,14 +32,14 @@ def tracking_uri(given: str | None, home: Path) -> str:
     return given
 
 
-def is_database(uri: str) -> bool:
+def is_database_address(uri: str) -> bool:
     """True for the address of a database, false for a tracking server."""
     return uri.startswith(_DATABASES)
 
 
 def require_usable_store(uri: str) -> None:
     """InputError for a database whose driver or file is unusable; nothing is asked of a server."""
-    if not is_database(uri):
+    if not is_database_address(uri):
         return
     url = _parse(uri)
     try:

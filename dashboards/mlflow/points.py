@@ -42,7 +42,7 @@ class Point:
     step: int = 0
 
 
-def require_valid(points: list[Point]) -> list[Point]:
+def require_loggable(points: list[Point]) -> list[Point]:
     """Return the points; ValueError where MLflow would reject one, and with it the whole batch."""
     for point in points:
         if not isinstance(point.step, int) or not 0 <= point.step <= _HIGHEST_STEP or point.time_ms < 0:

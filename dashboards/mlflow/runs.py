@@ -11,7 +11,15 @@ from pathlib import PurePath
 from typing import Any
 
 from dashboards.mlflow.naming import LONGEST_KEY, flat_items, mlflow_key
-from dashboards.mlflow.points import Point, epoch_ms, past_ms, require_valid, series_points, system_points, trial_points
+from dashboards.mlflow.points import (
+    Point,
+    epoch_ms,
+    past_ms,
+    require_loggable,
+    series_points,
+    system_points,
+    trial_points,
+)
 from dashboards.report.log_excerpts import format_excerpt
 from dashboards.report.setup import setup_rows
 from dashboards.text import escape_markdown
@@ -252,7 +260,7 @@ def ended_trial(search: SearchRecord, trial: Trial, folder: SearchFolder) -> End
     points, unread = trial_points(search, trial), list[Exception]()
     for read in (series_points, system_points):
         try:
-            points.extend(require_valid(read(trial, folder)))
+            points.extend(require_loggable(read(trial, folder)))
         except _UNREADABLE as error:
             unread.append(error)
     return EndedTrial(points, _trial_texts(trial, folder), unread)

@@ -28,7 +28,7 @@ from dashboards.mlflow.backend_store import (
     MARK_VALUE,
     SQLITE_FILE,
     WRITABLE,
-    is_database,
+    is_database_address,
     is_known_to_be_writable,
     require_usable_store,
     tracking_uri,
@@ -104,7 +104,7 @@ def import_mlflow(uri: str) -> None:
         os.environ.setdefault(name, value)
     import mlflow.tracking
 
-    if is_database(uri):
+    if is_database_address(uri):
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
@@ -405,7 +405,7 @@ class _Store:
         from mlflow.exceptions import MlflowException
 
         # For a bare database MLflow would put artifacts into the working directory.
-        artifacts = (self._home.resolve() / "mlflow-artifacts").as_uri() if is_database(self._uri) else None
+        artifacts = (self._home.resolve() / "mlflow-artifacts").as_uri() if is_database_address(self._uri) else None
         try:
             self._client.create_experiment(self.experiment, artifacts)
         except MlflowException as error:

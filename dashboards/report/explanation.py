@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dashboards.search_view import SearchView
 from dashboards.terminal.headline import describe_ending
 from dashboards.text import printable, with_full_stop
-from dashboards.trial_text import advice_after, format_value, had_no_room_for_a_model
+from dashboards.trial_text import advice_after, format_setting, had_no_room_for_a_model
 from search_spaces.layouts.layout import AXES, axis_of
 from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line, failure_patterns
 from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed, has_stopped_early
@@ -68,7 +68,7 @@ def describe_condition(condition: Condition) -> str:
     """Axis and values: `micro-batch 8 and more`."""
     axis = axis_of(condition.axis)
     more = {"at_least": " and more", "at_most": " and less"}.get(condition.bound, "")
-    return f"{axis.label} {format_value(condition.value)}{more}"
+    return f"{axis.label} {format_setting(condition.value)}{more}"
 
 
 def describe_failures(search: SearchRecord) -> list[str]:
@@ -111,7 +111,7 @@ def _shared(trials: Sequence[Trial], reason: FailureReason, attempts: Sequence[A
         yield f"{those} logs end with: {shown}" if count > 1 else f"Its log ends with: {shown}"
     if policy_of(reason).exceeded is not None and not had_no_room_for_a_model(attempts):
         common = [name for name in _SAVING_MEMORY if len({getattr(layout, name) for layout in layouts}) == 1]
-        values = [f"{AXES[name].label} {format_value(getattr(layouts[0], name))}" for name in common]
+        values = [f"{AXES[name].label} {format_setting(getattr(layouts[0], name))}" for name in common]
         yield from [f"{'All' if count > 1 else 'It'} had {', '.join(values)}."] if values else []
 
 

@@ -17,7 +17,7 @@ from dashboards.report.html import Page, embedded_json, fragment, html_page
 from dashboards.report.setup import setup_rows
 from dashboards.report.table import table
 from dashboards.report.use_it import UseIt
-from dashboards.search_view import SearchView, section_of
+from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import headline, sentence
 from dashboards.terminal.progress import (
     describe_time,
@@ -43,7 +43,7 @@ _MAX_IN_FLIGHT = 4
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     key: str
     title: str
     figures: tuple[Figure, ...]
@@ -72,7 +72,7 @@ def _page(view: SearchView, use: UseIt | None, draws: bool) -> Page:
     figures = report_figures(view)
     best_title = sentences.best_title(view)
     sections = [
-        Section(key, title or best_title, tuple(figures[k] for k in keys if k in figures))
+        PageSection(key, title or best_title, tuple(figures[k] for k in keys if k in figures))
         for key, title, keys in SECTIONS
     ]
     return html_page(
@@ -91,7 +91,7 @@ def _page(view: SearchView, use: UseIt | None, draws: bool) -> Page:
     )
 
 
-def _has_content(section: Section, view: SearchView) -> bool:
+def _has_content(section: PageSection, view: SearchView) -> bool:
     """True if something is drawn; the placement of the best layout's ranks always is."""
     return any(figure.plot for figure in section.figures) or (section.key == "best" and view.best is not None)
 
@@ -150,7 +150,7 @@ def _state_words(view: SearchView) -> Iterator[str]:
 
 
 def _placement(search: SearchRecord, layout: Layout) -> RankPlacement:
-    cluster = section_of(search.spec, "cluster")
+    cluster = recorded_section(search.spec, "cluster")
     gpus_per_node = cluster.get("gpus_per_node") or -(-layout.num_gpus // layout.num_nodes)
     return rank_placement(layout, gpus_per_node, nodes_per_domain(cluster, layout))
 
@@ -196,14 +196,14 @@ def _tiles(view: SearchView) -> list[Tile]:
 
 
 def _rate(best: RankedLayout, search: SearchRecord) -> TrainingRate | None:
-    if not (model := section_of(search.spec, "model")):
+    if not (model := recorded_section(search.spec, "model")):
         return None
     shape = ModelShape.from_json(model)
     return training_rate(best.measured.tokens_per_sec, shape, best.layout, checkpoints_of(search.spec))
 
 
 def _accelerator(search: SearchRecord) -> str | None:
-    found = section_of(search.spec, "cluster").get("accelerator")
+    found = recorded_section(search.spec, "cluster").get("accelerator")
     return found.get("name") if isinstance(found, Mapping) else found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dashboards.columns import SHAPE_FIELDS, TIMES
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
-from dashboards.search_view import SearchView, section_of
+from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_node_time
 from dashboards.text import with_full_stop
@@ -21,9 +21,9 @@ from dashboards.trial_text import (
     describe_verification,
     duration,
     format_counts,
+    format_setting,
     format_short,
     format_short_interval,
-    format_value,
     join_names,
     memory_growth_lines,
 )
@@ -139,7 +139,7 @@ def format_field(name: str, value: object) -> str:
     """Label, value and unit of a field."""
     axis = axis_of(name)
     unit = axis.unit if value is not None else ""
-    return f"{axis.label} {format_value(value)} {unit}".rstrip()
+    return f"{axis.label} {format_setting(value)} {unit}".rstrip()
 
 
 def format_trial(trial: TrialOrLayout, varying: Collection[str]) -> str:
@@ -177,7 +177,7 @@ def _confidence_sentences(best: RankedLayout, view: SearchView) -> Iterator[str]
     verified = Verification.of(best.layout.canonical()).to_json()
     few = verified | {"values": [join_names(verified["values"])] if verified["values"] else []}
     yield with_full_stop(_capitalized(describe_verification(few)))
-    if section_of(view.search.spec, "model").get("aux_loss_coefficient") is not None:
+    if recorded_section(view.search.spec, "model").get("aux_loss_coefficient") is not None:
         found = micro_batches_of_losses(layout.layout.micro_batch_size for layout in view.ranking.ordered)
         yield from [with_full_stop(_capitalized(found))] if found else []
     for words in (

@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboards.columns import COLUMNS, SPEED, STATE, Column, axis_columns, column, marks_of, state_text
 from dashboards.report.log_excerpts import Excerpts
-from dashboards.search_view import SearchView, section_of
+from dashboards.search_view import SearchView, recorded_section
 from dashboards.text import printable
 from dashboards.trial_text import describe_failure, describe_straggler
 from search_spaces.layouts.layout import AXES
@@ -54,7 +54,7 @@ def _page_marks(row: TrialOrLayout, view: SearchView) -> Iterator[str]:
 
 
 def _remark(run: Trial, view: SearchView) -> str | None:
-    limit_gib = section_of(view.search.spec, "measure").get("memory_limit_gib")
+    limit_gib = recorded_section(view.search.spec, "measure").get("memory_limit_gib")
     last = run.last_attempt
     words = describe_straggler(run) or (describe_failure(last, limit_gib) if last else None)
     return None if words is None else printable(words)

@@ -19,7 +19,7 @@ _HEADINGS = (
 )
 
 
-class LayoutTable(FittingTable):
+class MarkedTable(FittingTable):
     """Rows of trials and layouts, marked: a layout shows its numbers over all runs, and how many these are. The best is
     green, a failure red, a repeat dim. `num_more` layouts are not shown."""
 
@@ -54,7 +54,7 @@ def _legend(rows: Sequence[TrialOrLayout], view: SearchView) -> str:
     return "   ".join(f"{sign} {words.get(mark, mark)}" for mark, sign in MARKS.items() if mark in used)
 
 
-def results_table(view: SearchView, most: int | None = None) -> LayoutTable:
+def results_table(view: SearchView, most: int | None = None) -> MarkedTable:
     """Table of the layouts, the fastest first, then those without a measurement in launch order.
 
     Of more than `most` rows (None: any number) the first are shown, with the best layout and the baseline.
@@ -63,7 +63,7 @@ def results_table(view: SearchView, most: int | None = None) -> LayoutTable:
     shown = rows if most is None else rows[:most]
     missing = [row for row in rows[len(shown) :] if row is view.best or view.is_baseline(row)]
     shown = [*shown[: len(shown) - len(missing)], *missing]
-    return LayoutTable(shown, view, num_more=len(rows) - len(shown))
+    return MarkedTable(shown, view, num_more=len(rows) - len(shown))
 
 
 def newest_rows(view: SearchView, room: int) -> list[TrialOrLayout]:

@@ -19,7 +19,7 @@ from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.search_view import SearchView
 from dashboards.terminal.event_lines import event_line, measured_by
 from dashboards.terminal.headline import best_layout_line, headroom_lines
-from dashboards.terminal.layout_table import LayoutTable, newest_rows
+from dashboards.terminal.layout_table import MarkedTable, newest_rows
 from dashboards.terminal.progress import (
     NODE_HOURS,
     describe_in_flight,
@@ -138,7 +138,7 @@ class LiveView:
         has_budget = any(usage.name == NODE_HOURS for usage in limit_usages(search, now))
         last = self._wrapped([progress_line(search, has_node_hours=not has_budget)])
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(lines) - len(last) - limits.row_count)
-        table = LayoutTable(newest_rows(view, room), view)
+        table = MarkedTable(newest_rows(view, room), view)
         return Group(table, Text(table.legend, style="dim"), *lines, limits, *last)
 
     def _wrapped(self, lines: Iterable[str]) -> list[Text]:

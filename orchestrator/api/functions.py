@@ -261,13 +261,13 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
     """The trainer's kind, and its options in the form of `--set`; InputError without a kind."""
     if trainer is None:
         return None, []
-    from orchestrator.config.loader import to_overrides
+    from orchestrator.config.loader import overrides_of
 
     if "kind" not in trainer:
         rule, fix = "another trainer has a kind", "one of docs/trainers.md: {'kind': 'megatron-lm', ...}"
         raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule=rule, fix=fix)
     rest = {key: value for key, value in trainer.items() if key != "kind"}
-    return trainer["kind"], [*to_overrides({"trainer": rest})]
+    return trainer["kind"], [*overrides_of({"trainer": rest})]
 
 
 def _name_of(search: Search | Path | str | None) -> str | None:

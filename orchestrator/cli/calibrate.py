@@ -38,7 +38,7 @@ def calibrate(
 ) -> None:
     from orchestrator.diagnostics import calibrate as calibration
     from orchestrator.diagnostics import cluster_file
-    from orchestrator.diagnostics.job import ProgramFailed, run_program
+    from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
     from orchestrator.diagnostics.machine_load import busy_warning
     from orchestrator.diagnostics.preflight.trainer import python_of, require_engine_packages, require_torch
     from orchestrator.planning.candidates import valid_candidates
@@ -55,7 +55,7 @@ def calibrate(
 
     def measure(runner: AttemptRunner, folder: SearchFolder) -> tuple[Measurements, SearchFolder]:
         program = calibration.calibration(cluster, spec.model, calibration.precisions_of(spec), python_of(spec))
-        return run_program(runner, folder, program)[1], folder
+        return run_on_cluster(runner, folder, program)[1], folder
 
     try:
         found, folder = run_job(spec, cluster, "calibrate", f"measuring {format_cluster(cluster)}", measure)

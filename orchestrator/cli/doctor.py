@@ -39,7 +39,7 @@ def doctor(
         typer.Option("--fabric", help="Also time the collectives of the search's group shapes on all its nodes."),
     ] = False,
 ) -> None:
-    from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Level, problem_findings
+    from orchestrator.diagnostics.doctor.finding import Area, DoctorReport, Severity, problem_findings
     from orchestrator.diagnostics.doctor.run import DoctorTarget, run_checks
     from slurm.client import SlurmClient
 
@@ -63,20 +63,20 @@ def doctor(
         if is_wanted and spec is not None:
             found = DoctorReport((*found.areas, (area, tuple(_job_findings(spec, found, area)))))
     print_result(found.answer, format_report(found))
-    if found.count(Level.ERROR):
+    if found.count(Severity.ERROR):
         raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
 
 
 def format_report(found: DoctorReport) -> str:
     """Findings by area, each with its fix, and the counts of errors and warnings."""
-    from orchestrator.diagnostics.doctor.finding import Level
+    from orchestrator.diagnostics.doctor.finding import Severity
 
     lines: list[str] = []
     for area, findings in found.areas:
         if findings:
             lines += [str(area), *(line for finding in findings for line in _format_finding(finding)), ""]
-    errors, warnings = found.count(Level.ERROR), found.count(Level.WARNING)
-    names = ", ".join(dict.fromkeys(f.name for f in found.findings if f.level in (Level.ERROR, Level.WARNING)))
+    errors, warnings = found.count(Severity.ERROR), found.count(Severity.WARNING)
+    names = ", ".join(dict.fromkeys(f.name for f in found.findings if f.level in (Severity.ERROR, Severity.WARNING)))
     counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}: {names}" if names else "no problems found"
     return "\n".join([*lines, counts])
 
@@ -99,13 +99,13 @@ def _load(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | N
 
 def _job_findings(spec: SearchSpec, found: DoctorReport, wanted: Area) -> list[Finding]:
     """Findings of a job; a note if earlier errors would make it fail."""
-    from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
+    from orchestrator.diagnostics.doctor.finding import Area, Severity, error, note
     from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
     from orchestrator.diagnostics.fabric import fabric_cluster, fabric_findings
     from orchestrator.planning.candidates import valid_candidates
 
     before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
-    if any(f.level is Level.ERROR for area, findings in found.areas if area in before for f in findings):
+    if any(f.level is Severity.ERROR for area, findings in found.areas if area in before for f in findings):
         return [
             note("job", "not submitted: it would fail because of the errors above", "fix the errors, and try again")
         ]

@@ -30,17 +30,17 @@ is_whole_process: ContextVar[bool] = ContextVar("is_whole_process", default=Fals
 
 
 @dataclass
-class Ending:
+class CommandEnding:
     """The exit code of a command."""
 
     code: int = ExitCode.SUCCESS
 
 
 @contextmanager
-def ending(as_json: bool) -> Iterator[Ending]:
+def ending(as_json: bool) -> Iterator[CommandEnding]:
     """Run a command within this block; an error becomes its exit code. A bug prints its traceback, and with --json an
     object too."""
-    end = Ending()
+    end = CommandEnding()
     with sending_to(TerminalSink()), printing_json(as_json):
         try:
             yield end

@@ -112,7 +112,7 @@ class PlannedCost(AnswerPart):
         )
 
 
-class RejectedLayout(AnswerPart):
+class Rejection(AnswerPart):
     """A layout that a rule rejects."""
 
     layout: Mapping[str, Any]
@@ -130,7 +130,7 @@ class PlanAnswer(Answer):
     """Number of layouts by the rule that rejects them."""
     rejected_examples: Mapping[str, str]
     """The message of the first layout that each rule rejects."""
-    rejected_layouts: list[RejectedLayout] | None
+    rejected_layouts: list[Rejection] | None
     """With --rejected."""
     fits: FitCounts | None
     """Null where the memory is unknown."""
@@ -153,7 +153,7 @@ class PlanAnswer(Answer):
     ) -> PlanAnswer:
         """The plan with `top` layouts."""
         rejected = [
-            RejectedLayout(layout=dict(r.fields), rule=r.problem.code, message=r.problem.message)
+            Rejection(layout=dict(r.fields), rule=r.problem.code, message=r.problem.message)
             for r in islice(space.rejected() if list_rejected else (), MAX_REJECTED_LISTED)
         ]
         return cls(

@@ -48,9 +48,9 @@ def serve(
     from trials.ledger.location import home_folder, ledger_url
 
     if page:
-        from orchestrator.service.client import page_address
+        from orchestrator.service.client import service_address
 
-        address = page_address(home_folder(), time.time())
+        address = service_address(home_folder(), time.time())
         print_result(PageAnswer(address=address), address)
         return
     from orchestrator.service.server import ServiceOptions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from orchestrator.config.importers.settings import Settings, flat
+from orchestrator.config.importers.settings import FileSettings, flat
 from orchestrator.config.schema.search_file import SearchFile
 from orchestrator.config.setting_problems import setting_problems
 from search_spaces.engines import ENGINE_PROFILES, PARLAY, engines_of
@@ -151,7 +151,7 @@ def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:
     if trainer.table is None or not isinstance(template, Mapping):
         return
     given = {name.replace("-", "_"): each for name, each in flat(template, trainer.table).items()}
-    refused = {str(problem.key): str(problem.rule) for problem in Settings(given, trainer.table).problems()}
+    refused = {str(problem.key): str(problem.rule) for problem in FileSettings(given, trainer.table).problems()}
     said = trainer.model_keys(file.model.shape())
     other = "a template must not train another model than the model section's"
     contradicting = {name: other for name in said if name in given and given[name].value not in (None, said[name])}

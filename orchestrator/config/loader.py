@@ -65,7 +65,7 @@ def load_search(given: GivenSearch, changes: Mapping[str, Any]) -> SearchSpec:
 
     InputError carries every problem, with key, value, rule and fix, and the line in a file.
     """
-    overrides = [*to_overrides(changes)]
+    overrides = [*overrides_of(changes)]
     if isinstance(given, Mapping):
         return load_search_text(_json(given, None), Path.cwd(), overrides)
     if isinstance(given, str) and "\n" in given:
@@ -73,7 +73,7 @@ def load_search(given: GivenSearch, changes: Mapping[str, Any]) -> SearchSpec:
     return load_search_file(Path(given), overrides)
 
 
-def to_overrides(changes: Mapping[str, Any]) -> Iterator[str]:
+def overrides_of(changes: Mapping[str, Any]) -> Iterator[str]:
     """Changes as `--set` overrides: each key of a section's mapping separately, other values as they are.
 
     A mapping without keys changes nothing in a section; elsewhere it is a value to validate.

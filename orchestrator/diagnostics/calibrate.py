@@ -14,7 +14,7 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import CHOICES
 from search_spaces.model_shape import ModelShape
-from trials.diagnostics.calibration import Measurements, trainer_of
+from trials.diagnostics.calibration import Measurements, calibration_section
 from trials.files.folders import SearchFolder
 
 START_S = 300.0
@@ -66,7 +66,7 @@ def precisions_of(spec: SearchSpec) -> list[str]:
 
 def calibration(cluster: Cluster, model: ModelShape, precisions: Sequence[str], python: str) -> Program[Measurements]:
     """The program that measures all ranks of `cluster`."""
-    return Program(cluster, model, trainer_of(precisions), python, START_S + MEASURING_S, Measurements.read)
+    return Program(cluster, model, calibration_section(precisions), python, START_S + MEASURING_S, Measurements.read)
 
 
 def _nodes_of_a_trial(spec: SearchSpec) -> int:

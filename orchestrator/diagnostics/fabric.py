@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.cluster_file import measured_links
 from orchestrator.diagnostics.doctor.finding import Finding, error, ok, warning
-from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
+from orchestrator.diagnostics.job import Program, ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.planning.group_shapes import group_shapes
@@ -20,7 +20,7 @@ from search_spaces.hardware.links import Links
 from search_spaces.layouts.layout import Layout
 from slurm.interface import SlurmUnreachable
 from slurm.nodes import num_up
-from trials.diagnostics.fabric import FabricTimes, exchanges_of, trainer_of
+from trials.diagnostics.fabric import FabricTimes, exchanges_of, fabric_check_section
 from trials.diagnostics.fabric_findings import FabricFindings, judge, links_measurements
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
@@ -48,7 +48,7 @@ def fabric_program(spec: SearchSpec, layouts: Sequence[Layout]) -> FabricProgram
     cluster = fabric_cluster(spec)
     if not spec.launcher.fabric_check or cluster.num_gpus == 1:
         return None
-    trainer = trainer_of(group_shapes(layouts, cluster.num_gpus))
+    trainer = fabric_check_section(group_shapes(layouts, cluster.num_gpus))
     return FabricProgram(cluster, trainer, lambda found: conclude(found, cluster, spec.cluster, _num_available(spec)))
 
 
@@ -108,13 +108,13 @@ def fabric_findings(
     program = Program(
         cluster,
         spec.model,
-        trainer_of(shapes),
+        fabric_check_section(shapes),
         python_of(spec),
         TIME_LIMIT_S,
         lambda place: FabricTimes.read(place, shapes, cluster.gpus_per_node, cluster.num_nodes),
     )
     try:
-        attempt, found = run_program(runner, folder, program)
+        attempt, found = run_on_cluster(runner, folder, program)
     except ProgramFailed as failed:
         yield error("fabric", f"the job ended without times: {failed}", f"see {failed.log}")
         return

@@ -85,7 +85,7 @@ class ProgramFailed(Exception):
         self.log = log
 
 
-def run_program(
+def run_on_cluster(
     runner: AttemptRunner,
     folder: SearchFolder,
     program: Program[T],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.config.answer import Answer, AnswerPart
-from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
+from orchestrator.diagnostics.job import Program, ProgramFailed, run_on_cluster
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
@@ -120,7 +120,7 @@ def selftest(
     )
     detail = None
     try:
-        run_program(runner, folder, program, on_poll=reader.read_new)
+        run_on_cluster(runner, folder, program, on_poll=reader.read_new)
     except ProgramFailed as failed:
         reader.read_new(failed.folder)
         detail = f"{len(reader.results.results)} of {len(cases)} cases were run: {failed}"

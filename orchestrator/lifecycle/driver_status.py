@@ -31,7 +31,7 @@ AskService = Callable[[str], DriverStatus | None]
 """Status of a search, by its id, without a driver, as the service knows it; None where it does not know the search."""
 
 
-def driver_status(folder: SearchFolder, of_service: AskService) -> DriverStatus:
+def find_driver_status(folder: SearchFolder, of_service: AskService) -> DriverStatus:
     """Status of the search's driver; errors become a status. Slurm is queried only if nobody holds the lease, and only
     for driver jobs; the service is asked only without either."""
     try:

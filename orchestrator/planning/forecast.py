@@ -190,7 +190,7 @@ def forecast(
             except InputError as error:
                 notes.append(f"{scaling} scaling has no layout on {plural(count, 'node')}: {error.problems[0].message}")
             else:
-                found.append(best_of(posterior, task, layouts, scaling, base))
+                found.append(fastest_forecast(posterior, task, layouts, scaling, base))
     return ForecastAnswer(
         search_id=search_id,
         table=table,
@@ -208,7 +208,7 @@ def forecast(
     )
 
 
-def best_of(
+def fastest_forecast(
     posterior: ScalingPosterior, task: TuningTask, layouts: Sequence[Layout], scaling: Scaling, base: LayoutSpeed
 ) -> Forecast:
     """Forecast of the first layout in the plan's order; the layouts agree in batch and nodes."""

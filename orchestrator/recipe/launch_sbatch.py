@@ -49,7 +49,7 @@ def slurm_options(search: Mapping[str, Any], spec: TrialSpec) -> JobOptions | No
     return job_options(restore(LauncherSection, launcher), cluster)
 
 
-def rank_environment(options: JobOptions | None) -> dict[str, str]:
+def user_environment(options: JobOptions | None) -> dict[str, str]:
     """Environment variables of the ranks under any launcher: the user's, and the address option."""
     if options is None:
         return {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
-from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
+from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, slurm_options, user_environment
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
 from orchestrator.search.code_snapshot import code_hash
@@ -66,7 +66,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
     """
     options = slurm_options(source.search.spec, source.spec)
     settings = source.spec.layout.of_trial
-    environment = rank_environment(options) | device_environment(source.spec)
+    environment = user_environment(options) | device_environment(source.spec)
     environment = {name: value for name, value in environment.items() if name not in settings.env} | settings.given_env
     files = {
         "spec.json": _json(source.spec.to_json()),

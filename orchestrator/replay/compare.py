@@ -22,7 +22,7 @@ from orchestrator.replay.speed_ratio import (
     Confidence,
     Ratios,
     ReplayVerdict,
-    compare,
+    compare_runs,
     fingerprint_differences,
     ratio_fields,
 )
@@ -392,7 +392,7 @@ def _pairs(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[Layo
 
 
 def _speed_ratio(a: ComparedLayout, b: ComparedLayout, margin: float) -> Comparison:
-    return compare(a.runs, b.runs, margin, Confidence.SINGLE_TEST)
+    return compare_runs(a.runs, b.runs, margin, Confidence.SINGLE_TEST)
 
 
 def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:

@@ -22,7 +22,7 @@ from orchestrator.replay.speed_ratio import (
     Comparison,
     Ratios,
     ReplayVerdict,
-    compare,
+    compare_runs,
     fingerprint_differences,
     ratio_fields,
 )
@@ -327,7 +327,7 @@ def _compare_measured(
         why = f"it is another program than the recorded one: {change}"
         return ReplayResult(ReplayVerdict.IMPOSSIBLE, trainer, before, None, None, differences, flags, why)
     runs = tuple(Run.of(o.metrics, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes if o.metrics)
-    found = compare(recorded, runs, rules.margin)
+    found = compare_runs(recorded, runs, rules.margin)
     now = _tokens_per_sec(loaded, runs)
     return ReplayResult(found.verdict, trainer, before, now, found, differences, flags, runs=runs)
 

@@ -102,7 +102,7 @@ def ratio_fields(found: Comparison | None) -> dict[str, Any]:
     return _ratio_fields("ratio", speed) | _ratio_fields("fast_ratio", fast)
 
 
-def compare(
+def compare_runs(
     recorded: Sequence[Run],
     measured: Sequence[Run],
     margin: float,

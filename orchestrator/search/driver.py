@@ -13,7 +13,7 @@ from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.fabric_check import FabricChecker, FabricProgram, Launch
+from orchestrator.search.fabric_check import DueLaunch, FabricChecker, FabricProgram
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
 from orchestrator.search.propose import TrialProposer
@@ -162,7 +162,7 @@ class Driver:
                 context.event(launch.kind, **launch.data, job_id=job_id)
             del self._launched[request.key]
 
-    def _due_launches(self) -> Iterator[Launch]:
+    def _due_launches(self) -> Iterator[DueLaunch]:
         """Launches that are recorded as intents; none once the search is being ended."""
         context = self._context
         if context.search.state is not SearchState.STOPPING:
@@ -170,7 +170,7 @@ class Driver:
         for attempt in context.index.in_flight:
             if attempt.state is TrialState.SUBMITTED and context.search.state is not SearchState.STOPPING:
                 launched = {"trial": attempt.trial, "attempt": attempt.attempt}
-                yield Launch(context.request(attempt), EventKind.ATTEMPT_LAUNCHED, launched)
+                yield DueLaunch(context.request(attempt), EventKind.ATTEMPT_LAUNCHED, launched)
 
     def recover(self) -> None:
         """Take over the attempts of an earlier driver, if there was one."""

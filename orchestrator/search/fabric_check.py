@@ -40,7 +40,7 @@ class FabricProgram:
 
 
 @dataclass(frozen=True)
-class Launch:
+class DueLaunch:
     """A launch that is due, and the event that records it with its job id."""
 
     request: LaunchRequest
@@ -116,13 +116,13 @@ class FabricChecker:
         data = {"attempt": name, "state": TrialState.SUBMITTED.value, "nonce": secrets.token_hex(16), **limits}
         self._context.event(EventKind.FABRIC_CHECK, **data)
 
-    def to_launch(self) -> list[Launch]:
+    def to_launch(self) -> list[DueLaunch]:
         """The check, if it is recorded and not launched yet."""
         if self._check is None or self._check.attempt.state is not TrialState.SUBMITTED:
             return []
         attempt = self._check.attempt
         launched = {"attempt": attempt.attempt, "state": TrialState.QUEUED.value}
-        return [Launch(self._request(attempt), EventKind.FABRIC_CHECK, launched)]
+        return [DueLaunch(self._request(attempt), EventKind.FABRIC_CHECK, launched)]
 
     def _poll(self, attempt: Attempt) -> None:
         status = self._context.launcher.poll([self._context.key(attempt)])[self._context.key(attempt)]

@@ -112,17 +112,17 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
 
 def driver_status(folder: SearchFolder) -> DriverStatus:
     """Status of the search's driver, the word of a running service included."""
-    from orchestrator.lifecycle.driver_status import driver_status as status_by
+    from orchestrator.lifecycle.driver_status import find_driver_status
     from trials.ledger.location import home_folder
 
     def of_service(search_id: str) -> DriverStatus | None:
         found = running_service(home_folder())
         return None if found is None else found[0].driver_status(search_id)
 
-    return status_by(folder, of_service)
+    return find_driver_status(folder, of_service)
 
 
-def page_address(home: Path, now: float) -> str:
+def service_address(home: Path, now: float) -> str:
     """Address of the running service's pages, valid once. Raises ExternalError if there are no pages."""
     state_dir, fix = (
         ServiceStateDir.of(home),

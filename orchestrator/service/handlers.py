@@ -19,7 +19,7 @@ from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import SubmitAnswer, create_search, validate_search
-from orchestrator.lifecycle.driver_status import driver_status
+from orchestrator.lifecycle.driver_status import find_driver_status
 from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.recipe.read import read_recipe
 from orchestrator.records.lookup import (
@@ -220,7 +220,7 @@ class RequestHandlers:
         found = self._locate(search)
         driver = None
         if not found.record.state.is_ended and found.folder.exists:
-            driver = driver_status(found.folder, self._driver_to_come)
+            driver = find_driver_status(found.folder, self._driver_to_come)
         return status_of(found.record, found.spec, found.folder, driver)
 
     def cancel(self, search: SearchId) -> AcceptedAnswer:
@@ -319,7 +319,7 @@ class RequestHandlers:
 
     def missing_driver(self, search_id: str) -> str | None:
         """Reason why nobody drives the search and nobody will by itself; None where somebody does."""
-        found = driver_status(SearchFolder(self.journal_path(search_id).parent), self._driver_to_come)
+        found = find_driver_status(SearchFolder(self.journal_path(search_id).parent), self._driver_to_come)
         return None if found.is_expected else found.detail
 
     def journal_path(self, search: str) -> Path:

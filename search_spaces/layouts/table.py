@@ -54,7 +54,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
             return self.columns[item]
         if isinstance(item, slice):
             return self.take(item)
-        return Layout(**{name: decode(name, int(column[item])) for name, column in self.columns.items()})
+        return Layout(**{name: decoded_field(name, int(column[item])) for name, column in self.columns.items()})
 
     def __getattr__(self, name: str) -> np.ndarray:
         """The column of a field, as `DerivedNumbers` read it."""
@@ -116,17 +116,19 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
 
     def with_row(self, layout: Layout) -> LayoutTable:
         """The table with this layout as its last row."""
-        return LayoutTable({name: np.append(self[name], encode(name, v)) for name, v in layout.to_json().items()})
+        return LayoutTable(
+            {name: np.append(self[name], encoded_field(name, v)) for name, v in layout.to_json().items()}
+        )
 
     def equals(self, name: str, value: Any) -> np.ndarray:
-        return self[name] == encode(name, value)
+        return self[name] == encoded_field(name, value)
 
     def canonical(self) -> LayoutTable:
         """Every row in canonical form, as `Layout.canonical`."""
         changed = {}
         for name, cases in CANONICAL.items():
             conditions = [self._has(when) for _, when in cases]
-            numbers = [encode(name, value) for value, _ in cases]
+            numbers = [encoded_field(name, value) for value, _ in cases]
             changed[name] = np.select(conditions, numbers, self[name])
         return self.with_columns(**changed)
 
@@ -168,7 +170,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
 
     def values(self, name: str) -> set[Any]:
         """Values of a field that occur."""
-        return {decode(name, number) for number in _distinct(self[name])}
+        return {decoded_field(name, number) for number in _distinct(self[name])}
 
     def _combinations(self, names: Iterable[str], rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """`combinations_of` these fields in some rows, combinations in the order of the fields."""
@@ -185,7 +187,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
         """Every row as field -> value; None where there is no value."""
         if not len(self):
             return []
-        first = {name: decode(name, int(self[name][0])) for name in LAYOUT_FIELDS}
+        first = {name: decoded_field(name, int(self[name][0])) for name in LAYOUT_FIELDS}
         varying = [name for name in LAYOUT_FIELDS if name == "num_nodes" or self[name].min() < self[name].max()]
         columns = zip(*(self._of_values(name, lambda value: value) for name in varying), strict=True)
         return [first | dict(zip(varying, row, strict=True)) for row in columns]
@@ -193,7 +195,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
     def _of_values(self, name: str, function: Callable[[Any], Any]) -> list[Any]:
         """A function of the field's value in each row; of each distinct number once."""
         column = self[name]
-        found = {number: function(decode(name, number)) for number in _distinct(column)}
+        found = {number: function(decoded_field(name, number)) for number in _distinct(column)}
         return [*found.values()] * len(column) if len(found) == 1 else [found[number] for number in column.tolist()]
 
 
@@ -212,7 +214,7 @@ class _Row(Layout):
         if name not in AXES or "_table" not in own:
             return object.__getattribute__(self, name)
         own["_read"].add(name)
-        return decode(name, int(own["_table"][name][own["_row"]]))
+        return decoded_field(name, int(own["_table"][name][own["_row"]]))
 
 
 def _distinct(column: np.ndarray) -> list[int]:
@@ -260,7 +262,7 @@ def _is_dense(column: np.ndarray) -> bool:
 
 def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
     """A column of these values; each distinct value is encoded once."""
-    codes = {value: encode(name, value) for value in set(values)}
+    codes = {value: encoded_field(name, value) for value in set(values)}
     if len(codes) == 1:
         return np.full(len(values), codes[values[0]], dtype=np.int64)
     return np.fromiter(map(codes.__getitem__, values), np.int64, len(values))
@@ -278,7 +280,7 @@ def _in_order(name: str, column: np.ndarray) -> np.ndarray:
     return np.array([places[number] for number in column.tolist()], dtype=np.int64)
 
 
-def encode(name: str, value: Any) -> int:
+def encoded_field(name: str, value: Any) -> int:
     """The number that encodes a field's value in its column."""
     if name in CHOICES:
         return CHOICES[name].index(value)
@@ -287,7 +289,7 @@ def encode(name: str, value: Any) -> int:
     return _NO_VALUE if value is None else int(value)
 
 
-def decode(name: str, number: int) -> Any:
+def decoded_field(name: str, number: int) -> Any:
     """The field's value that a number in its column encodes."""
     if name in CHOICES:
         return CHOICES[name][number]

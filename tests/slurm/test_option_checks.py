@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm.option_checks import option_problems, option_warnings
 from slurm.request import Container, JobOptions, Launch, Runtime
-from slurm.shell_quoting import exports
+from slurm.shell_quoting import exported
 
 FULL = JobOptions(
     account="project_465.x@y",
@@ -149,7 +149,7 @@ def test_what_no_script_may_hold_is_refused(cases):
 @given(st.text().filter(lambda text: "\n" not in text and "\0" not in text))
 def test_a_variable_arrives_in_a_script_as_it_was_given_whatever_it_holds(value):
     assert not option_problems(JobOptions(env={"A": value}))
-    [line] = exports({"A": value})
+    [line] = exported({"A": value})
     assert shlex.split(line) == ["export", f"A={value}"]
 
 

@@ -19,7 +19,7 @@ from slurm.parse import (
     parse_submitted,
     parse_tested_partition,
     parse_time,
-    printable,
+    printable_output,
     reports_no_answer,
 )
 
@@ -237,8 +237,8 @@ def test_what_became_of_a_submission(rc, stdout, stderr, status):
 
 
 def test_words_are_plain():
-    assert printable("\x1b[31mred\x1b[0m \n\n  two\r\n") == "[31mred [0m\ntwo"
-    assert len(printable("x" * 10_000)) <= 1000
+    assert printable_output("\x1b[31mred\x1b[0m \n\n  two\r\n") == "[31mred [0m\ntwo"
+    assert len(printable_output("x" * 10_000)) <= 1000
 
 
 lines = st.one_of(

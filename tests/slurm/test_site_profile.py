@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.site_profile import MAX_BYTES, SITES, Limits, SiteProfileError, Source, read_site, site_names
+from slurm.site_profile import MAX_BYTES, SITES, PartitionLimits, Reference, SiteProfileError, read_site, site_names
 
 SMALLEST = 'title = "Ours"\nsources = []\n'
 
@@ -43,10 +43,10 @@ def test_a_whole_profile_is_read(tmp_path):
         'notes = ["ask Ada"]\n[slurm]\npartition = "gpu"\n[slurm.env]\nA = "b"\n[limits.gpu]\nmax_nodes = 4\n'
     )
     found = read_site(profile(tmp_path, text))
-    assert found.sources == (Source("https://ours", "2026-11-22"),)
+    assert found.sources == (Reference("https://ours", "2026-11-22"),)
     assert found.notes == ("ask Ada",)
     assert found.slurm == {"partition": "gpu", "env": {"A": "b"}}
-    assert found.limits == {"gpu": Limits(max_nodes=4)}
+    assert found.limits == {"gpu": PartitionLimits(max_nodes=4)}
 
 
 @pytest.mark.parametrize(

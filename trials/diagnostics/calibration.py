@@ -212,6 +212,6 @@ class Measurements(JsonObject):
         return read_as(cls, folder / "measurements.json")
 
 
-def trainer_of(precisions: Sequence[str]) -> dict[str, Any]:
+def calibration_section(precisions: Sequence[str]) -> dict[str, Any]:
     """The spec's `trainer` section for products in these precisions."""
     return {"kind": "calibrate", "precisions": list(precisions)}

@@ -155,7 +155,7 @@ class FabricTimes(JsonObject):
                 raise ValueError(f"{time.exchange.words}: {len(time.seconds)} times of {num_groups} groups")
 
 
-def trainer_of(shapes: Sequence[GroupShape]) -> dict[str, Any]:
+def fabric_check_section(shapes: Sequence[GroupShape]) -> dict[str, Any]:
     """The spec's `trainer` section for a check of these shapes."""
     return {"kind": "fabric_check", "shapes": encode(shapes)}
 

@@ -240,7 +240,7 @@ def _named(layout: Layout) -> list[str]:
     ]
 
 
-def axis_values(case: Case) -> dict[str, Hashable]:
+def case_values(case: Case) -> dict[str, Hashable]:
     """The axes' values in the canonical layout."""
     values = case.layout.to_json() | {"shape": case.shape}
     return {axis: values[axis] for axis in VALUES}
@@ -297,7 +297,7 @@ def _chosen(valid: Sequence[Case], covers: Covers) -> list[Case]:
 
 def _varying_axes(cases: Sequence[Case]) -> tuple[str, ...]:
     """Covered axes of which the cases have more than one value; any case covers the value of the others."""
-    values = [axis_values(case) for case in cases]
+    values = [case_values(case) for case in cases]
     return tuple(axis for axis in COVERED_AXES if len({each[axis] for each in values}) > 1)
 
 
@@ -316,7 +316,7 @@ Covers = Callable[[Case, Sequence[str]], list[Hashable]]
 def covered(case: Case, axes: Sequence[str]) -> list[Hashable]:
     """The values, pairs and triples that a case covers. Half precision says little of a layout, so it only covers
     values."""
-    values = axis_values(case)
+    values = case_values(case)
     precision = case.layout.precision
     of_precision: list[Hashable] = [(("precision", precision), (axis, values[axis])) for axis in axes]
     if precision != "fp32":

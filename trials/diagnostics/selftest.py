@@ -87,7 +87,7 @@ class ReferenceTraining:
 
 
 @dataclass(frozen=True)
-class Difference:
+class LargestDifference:
     """The largest difference between two trainings, and where it is."""
 
     value: float
@@ -98,7 +98,7 @@ class Difference:
         return f"{self.value:.1e} ({self.what} of step {self.step})"
 
 
-def largest_difference(ranks: Sequence[RankTraining], reference: ReferenceTraining) -> Difference:
+def largest_difference(ranks: Sequence[RankTraining], reference: ReferenceTraining) -> LargestDifference:
     """The largest difference in the losses over all ranks with a head, and in each rank's norms; NaN counts as
     largest."""
     norms = [_differences("gradient norm", rank.grad_norms, reference.grad_norms) for rank in ranks]
@@ -113,9 +113,9 @@ def _mean_losses(ranks: Sequence[RankTraining]) -> list[float]:
     return [fmean(loss for loss in losses if loss is not None) for losses in by_step]
 
 
-def _differences(what: str, ours: Sequence[float], plain: Sequence[float]) -> list[Difference]:
+def _differences(what: str, ours: Sequence[float], plain: Sequence[float]) -> list[LargestDifference]:
     pairs = zip(ours, plain, strict=False)
-    return [Difference(abs(a - b), what, step) for step, (a, b) in enumerate(pairs, start=1)]
+    return [LargestDifference(abs(a - b), what, step) for step, (a, b) in enumerate(pairs, start=1)]
 
 
 def counting_fault(case: Case, ranks: Sequence[RankTraining], steps: int) -> str | None:

@@ -36,7 +36,7 @@ def first_cause(logs: Iterable[str]) -> str | None:
     found = [excerpt for log in logs for excerpt in tracebacks(log)]
     dead = [excerpt for excerpt in found if is_device_failure(excerpt)]
     dead = dead or [line for log in logs for line in log.splitlines() if is_device_failure(line)]
-    causes = [excerpt for excerpt in found if not is_peer_failure(excerpt)]
+    causes = [excerpt for excerpt in found if not names_lost_connection(excerpt)]
     return next(iter(dead or causes or found), None)
 
 
@@ -61,7 +61,7 @@ def is_device_failure(words: str) -> bool:
     return _DEAD_DEVICE.search(words) is not None
 
 
-def is_peer_failure(excerpt: str) -> bool:
+def names_lost_connection(excerpt: str) -> bool:
     """True if a traceback reports only a lost connection."""
     words = excerpt.splitlines()[-1] if excerpt else ""
     return any(name in words for name in (*PEER_TYPES, *PEER_WORDS))

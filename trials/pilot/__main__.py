@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from trials.pilot.agent import serve
+from trials.pilot.agent import run_agent
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    run_agent(Path(sys.argv[1]))

@@ -164,7 +164,7 @@ def number_script_path(folder: PilotFolder) -> Path:
     return folder.path / "step-number.sh"
 
 
-def serve(path: Path) -> None:
+def run_agent(path: Path) -> None:
     """Run the agent in the batch script's process. After a requeue it exits: its steps are gone, and the driver asks
     for another pilot."""
     folder = PilotFolder(path)

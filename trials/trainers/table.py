@@ -73,7 +73,7 @@ class Row:
     values: tuple[Any, ...] | None = None
 
 
-def value_of(spec: Trained, name: str) -> Any:
+def trained_value(spec: Trained, name: str) -> Any:
     """The value of a field of a trial: of its model, else of its layout, which has the global batch, too."""
     return getattr(spec.model if name in _OF_MODEL else spec.layout, RESOLVED_FIELDS.get(name, name))
 
@@ -83,7 +83,7 @@ _OF_MODEL = ModelShape.__dataclass_fields__
 
 def plain(name: str, key: str, read: Callable[[Keys], Any]) -> Row:
     """A field whose value an option has as it is, and which other options decide, too, where it is read."""
-    return Row(name, lambda spec: {key: value_of(spec, name)}, read)
+    return Row(name, lambda spec: {key: trained_value(spec, name)}, read)
 
 
 def number(name: str, key: str, default: int | None = None, instead: tuple[str, ...] = ()) -> Row:
@@ -103,7 +103,7 @@ def word(
     rule = f"{name} is written {_listed([*words.values(), *(also or {})])}"
     return Row(
         name,
-        lambda spec: {key: words[value_of(spec, name)]},
+        lambda spec: {key: words[trained_value(spec, name)]},
         lambda keys: keys.chosen(key, ours, keys.default(key, default), rule),
         tuple(words),
     )
@@ -114,7 +114,7 @@ def switch(name: str, key: str, default: bool | None = None, is_inverted: bool =
     words = {"true": not is_inverted, "false": is_inverted}
     return Row(
         name,
-        lambda spec: {key: value_of(spec, name) is not is_inverted},
+        lambda spec: {key: trained_value(spec, name) is not is_inverted},
         lambda keys: keys.chosen(key, words, keys.default(key, default)),
         (False, True),
     )

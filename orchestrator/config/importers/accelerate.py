@@ -10,7 +10,7 @@ from orchestrator.config.importers.deepspeed_config import OF_THE_PROGRAM, read_
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.megatron.fields import other_backend
 from orchestrator.config.importers.rows import ReadFields, read_rows
-from orchestrator.config.importers.settings import FieldReaders, Settings, ValueRules, one_of
+from orchestrator.config.importers.settings import FieldReaders, FileSettings, ValueRules, one_of
 from orchestrator.config.importers.source_file import ReadFile
 from orchestrator.config.importers.yaml_config import document_settings, yaml_document
 from search_spaces.engines import ACCELERATE_LAUNCH
@@ -98,7 +98,7 @@ _RULES: ValueRules = (
 )
 
 
-def _gpus_per_node(keys: Settings) -> int | None:
+def _gpus_per_node(keys: FileSettings) -> int | None:
     """None where num_processes is absent or -1, with which the command gives it."""
     if keys.value("num_processes") in (None, -1):
         return 1 if kind_of(keys) == "no" else None
@@ -135,7 +135,7 @@ def _add_deepspeed(read: ReadFields, name: str, read_file: ReadFile) -> Imported
     return found
 
 
-def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: FileSettings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     missing = "The model is" if "micro_batch_size" in layout else "The model and the micro-batch are"
     yield f"{missing} in the training script, not in the file."

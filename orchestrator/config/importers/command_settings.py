@@ -10,7 +10,7 @@ from dataclasses import replace
 from orchestrator.config.importers.bash.expansion import default_note
 from orchestrator.config.importers.bash.script import Script, Word
 from orchestrator.config.importers.launcher_options import LAUNCHER_OPTIONS
-from orchestrator.config.importers.settings import Setting, Settings
+from orchestrator.config.importers.settings import FileSettings, Setting
 from trials.trainers.common.options import option_name
 from trials.trainers.table import Table
 
@@ -24,7 +24,7 @@ _STARTERS = re.compile(r"(.*/)?(torchrun|ft_launcher|deepspeed|accelerate|python
 _OF_RANKS = re.compile(r"(.*/)?(srun|mpirun|mpiexec|orterun)")
 
 
-def command_settings(words: Sequence[Word], table: Table, script: Script) -> Settings:
+def command_settings(words: Sequence[Word], table: Table, script: Script) -> FileSettings:
     """The options of this command of the script; the last one counts where one is given twice.
 
     Noted are variables in the command that the script does not set, and values that are a variable's default.
@@ -45,7 +45,7 @@ def command_settings(words: Sequence[Word], table: Table, script: Script) -> Set
         notes += _unset_words(following[count:])
         notes += default_notes(values, script.defaults)
     notes += _unset_words(first)
-    return Settings(given, table, notes)
+    return FileSettings(given, table, notes)
 
 
 def from_starter(words: Sequence[Word]) -> Sequence[Word]:

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.json_text import json_object
 from orchestrator.config.importers.rows import read_rows
-from orchestrator.config.importers.settings import CODE, Settings, flat
+from orchestrator.config.importers.settings import CODE, FileSettings, flat
 from trials.trainers.common.deepspeed_config import DEEPSPEED, MICRO, STEPS, TOTAL, ZERO
 
 CHARACTERISTIC_KEYS = (TOTAL, MICRO, ZERO)
@@ -36,7 +36,7 @@ def read_ds_config(text: str) -> ImportedConfig:
     return read.imported("deepspeed", keys, notes, engine="deepspeed", left_open=left_open)
 
 
-def _settings(config: Mapping[str, Any]) -> Settings:
+def _settings(config: Mapping[str, Any]) -> FileSettings:
     """The settings of a DeepSpeed configuration. `auto` is not known: the program that starts DeepSpeed sets it."""
     zero = config.get(ZERO)
     if isinstance(zero, bool):  # how DeepSpeed wrote stage 1 at first
@@ -44,10 +44,10 @@ def _settings(config: Mapping[str, Any]) -> Settings:
     given = flat(config, DEEPSPEED, lambda name: None)
     doubt = "the program that starts DeepSpeed sets it"
     in_doubt = {name: replace(each, doubt=doubt) for name, each in given.items() if each.value == "auto"}
-    return Settings(given | in_doubt, DEEPSPEED)
+    return FileSettings(given | in_doubt, DEEPSPEED)
 
 
-def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: FileSettings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     for name in (TOTAL, MICRO, STEPS):
         if name not in keys.given and not (name == STEPS and "grad_accum_steps" in layout):

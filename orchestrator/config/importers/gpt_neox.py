@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.rows import ReadFields, read_rows
-from orchestrator.config.importers.settings import CODE, FieldReaders, Settings, ValueRule, ValueRules, one_of
+from orchestrator.config.importers.settings import CODE, FieldReaders, FileSettings, ValueRule, ValueRules, one_of
 from orchestrator.config.importers.yaml_config import document_settings, yaml_document
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, WORLD_RULE, layout_mesh
@@ -71,14 +71,14 @@ def _paths(document: Document) -> Mapping[str, KeyPath]:
     return {**found, **{name: (_EXTRA, name) for name in extra}} if isinstance(extra, Mapping) else found
 
 
-def _missing_keys(keys: Settings) -> list[str]:
+def _missing_keys(keys: FileSettings) -> list[str]:
     """Keys that GPT-NeoX requires and the file lacks; another file of the training has it."""
     given = {name for name, setting in keys.given.items() if setting.value is not None}
     missing = [name for name in _REQUIRED_KEYS if name not in given]
     return missing if given & {TOTAL, MICRO} else [*missing, f"{TOTAL} or {MICRO}"]
 
 
-def _vocab_size(keys: Settings) -> int | None:
+def _vocab_size(keys: FileSettings) -> int | None:
     """The tokenizer's vocabulary, padded to a multiple of make_vocab_size_divisible_by times the tensor degree."""
     tokenizer = keys.text("tokenizer_type")
     is_open = tokenizer is None and _missing_keys(keys)
@@ -94,7 +94,7 @@ def _vocab_size(keys: Settings) -> int | None:
     return -(-size // multiple) * multiple
 
 
-def _data_parallel(keys: Settings) -> int | None:
+def _data_parallel(keys: FileSettings) -> int | None:
     """The ranks that are left."""
     world, ranks = keys.count(_WORLD), (degree(keys, TENSOR) or 1) * (degree(keys, PIPELINE) or 1)
     if world and world % ranks:
@@ -102,12 +102,12 @@ def _data_parallel(keys: Settings) -> int | None:
     return world // ranks if world else None
 
 
-def _num_nodes(keys: Settings) -> int | None:
+def _num_nodes(keys: FileSettings) -> int | None:
     stated, world, gpus = _limit(keys, "num_nodes"), keys.count(_WORLD), _limit(keys, "num_gpus")
     return world // gpus if stated is None and world and gpus and world % gpus == 0 else stated
 
 
-def _limit(keys: Settings, name: str) -> int | None:
+def _limit(keys: FileSettings, name: str) -> int | None:
     """A number of nodes or of GPUs; -1, like any other below 1, stands for all that there are."""
     value = keys.value(name)
     return None if isinstance(value, int) and value < 1 else keys.count(name)
@@ -139,14 +139,14 @@ _RULES: ValueRules = (
 )
 
 
-def _changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
+def _changes(keys: FileSettings, layout: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems with values of the layout that trials would train otherwise."""
     name = "checkpoint_num_layers"
     if (keys.count(name) or 1) > 1 and layout.get("activation_checkpointing") == "full":
         yield keys.problem(name, "trials recompute one layer at a time", "set it to 1")
 
 
-def _differences(keys: Settings, read: ReadFields, missing: list[str]) -> Iterator[str]:
+def _differences(keys: FileSettings, read: ReadFields, missing: list[str]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     if missing:
         yield (

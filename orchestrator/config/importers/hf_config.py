@@ -19,7 +19,7 @@ from orchestrator.config.importers.hf_families import (
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.json_text import json_object
 from orchestrator.config.importers.rows import read_rows
-from orchestrator.config.importers.settings import CODE, DO_WITHOUT, Setting, Settings, ValueRule, flat
+from orchestrator.config.importers.settings import CODE, DO_WITHOUT, FileSettings, Setting, ValueRule, flat
 from search_spaces.errors import InputError, Problem, format_value
 from trials.trainers.table import Keys, Row, Table, fixed, number, switch
 
@@ -61,7 +61,7 @@ def read_hf_config(text: str) -> ImportedConfig:
     return read.imported(f"hugging face {kind}", keys, notes, engine="deepspeed")
 
 
-def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Table, Settings, Settings]:
+def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Table, FileSettings, FileSettings]:
     """(the type's rows and keys of other models; the type's own keys, with its defaults, and keys of other models; all
     keys but its own)"""
     names = {written: name for name, written in family.written.items()}
@@ -82,7 +82,7 @@ def _settings(kind: str, family: Family, config: Mapping[str, Any]) -> tuple[Tab
         for name, each in found.items()
         if name not in names and (name not in family.defaults or name in prevailing)
     }
-    return table, Settings({**absent, **given, **prevailing}, table), Settings(others, table)
+    return table, FileSettings({**absent, **given, **prevailing}, table), FileSettings(others, table)
 
 
 _LANGUAGE_MODEL = ValueRule(
@@ -243,7 +243,7 @@ _DIFFERENCES = {
 _DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
-def _differences(keys: Settings, model: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: FileSettings, model: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     if longest := keys.count(_POSITIONS):
         name = keys.key(_POSITIONS)

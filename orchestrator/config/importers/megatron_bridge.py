@@ -15,7 +15,7 @@ from orchestrator.config.importers.launcher_options import LAUNCHER, LAUNCHER_OP
 from orchestrator.config.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
 from orchestrator.config.importers.ranks import Ranks, ranks_of
 from orchestrator.config.importers.rows import read_rows
-from orchestrator.config.importers.settings import CODE, Setting, Settings, flat
+from orchestrator.config.importers.settings import CODE, FileSettings, Setting, flat
 from orchestrator.config.importers.slurm_header import SlurmHeader
 from orchestrator.config.importers.source_file import ReadFile
 from orchestrator.config.importers.yaml_config import yaml_document
@@ -27,8 +27,8 @@ from trials.trainers.megatron_bridge.overrides import (
     KEEPS_ENDS,
     MEGATRON_BRIDGE,
     OF_MIXED_PRECISION,
+    override_sections,
     precision_fields,
-    sections_of,
 )
 from trials.trainers.table import Table
 
@@ -79,7 +79,7 @@ def imported_overrides(given: Given, recipe: str | None = None, ranks: Ranks = _
     InputError for keys, values and recipes that no search file expresses, and for numbers that contradict each other.
     """
     fields = _fields(given)
-    if problems := [*_recipe_problems(recipe), *Settings(fields, MEGATRON_BRIDGE).problems()]:
+    if problems := [*_recipe_problems(recipe), *FileSettings(fields, MEGATRON_BRIDGE).problems()]:
         raise InputError(*problems)
     keys = core_settings(fields, MEGATRON_BRIDGE, [], leaves_open=True)
     read = read_rows(MEGATRON_BRIDGE, keys, EXPERT_LAYERS)
@@ -135,7 +135,7 @@ def _fields(given: Given) -> dict[str, Setting]:
         named = replace(setting, key=key if head in _READ else head)
         if section in ("comm_overlap", "mixed_precision") and setting.value is not None:
             found[name] = named
-        elif section not in sections_of(name):
+        elif section not in override_sections(name):
             found[key] = named
         elif name not in found or found[name].value in (None, False):
             found[name] = named
@@ -160,7 +160,7 @@ def _of_the_precision(setting: Setting) -> dict[str, Setting]:
     said = precision_fields(name)
     if said is None and setting.doubt is None:
         rule = "precision is bf16 or fp16, by the name of a mixed precision of Megatron-Bridge or its fields"
-        raise InputError(Settings({"mixed_precision": setting}, MEGATRON_BRIDGE).problem("mixed_precision", rule))
+        raise InputError(FileSettings({"mixed_precision": setting}, MEGATRON_BRIDGE).problem("mixed_precision", rule))
     kept = "mixed_precision.first_last_layers_bf16"  # no field has it
     kept_ends = {kept: replace(setting, value=True, key=kept)} if name == KEEPS_ENDS else {}
     return kept_ends | {field: replace(setting, value=said and said[field]) for field in OF_MIXED_PRECISION}
@@ -194,7 +194,7 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
         )
 
 
-def _left_open(keys: Settings, layout: Mapping[str, Any], recipe_has_experts: bool) -> Iterator[str]:
+def _left_open(keys: FileSettings, layout: Mapping[str, Any], recipe_has_experts: bool) -> Iterator[str]:
     """Layout fields that the recipe decides: those of which a key is absent, unless they have no effect, or are of
     experts where neither the keys nor the recipe are known to have any."""
     are_dense = not has_experts(keys) or not (recipe_has_experts or keys.has("num_moe_experts"))
@@ -222,7 +222,7 @@ def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[s
         yield f"{which} was not read; it decides {', '.join(left_open)} and all else that no override sets."
 
 
-def _dropout(keys: Settings) -> Iterator[str]:
+def _dropout(keys: FileSettings) -> Iterator[str]:
     if names := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(name)]:
         yield f"Trials train without dropout; the overrides set {' and '.join(names)}."
 
@@ -254,7 +254,7 @@ def is_bridge_command(words: Sequence[Word]) -> bool:
 
 def _is_known(key: str) -> bool:
     section, _, name = key.rpartition(".")
-    return name in _FIELDS and section in sections_of(name) and bool(section)
+    return name in _FIELDS and section in override_sections(name) and bool(section)
 
 
 def read_bridge_command(
@@ -292,12 +292,12 @@ def _program(words: Sequence[Word]) -> int:
     return next((index for index in range(start, len(words)) if _OVERRIDE.fullmatch(words[index].text)), len(words))
 
 
-def _other_mode(options: Settings) -> Iterator[Problem]:
+def _other_mode(options: FileSettings) -> Iterator[Problem]:
     if options.text("mode") not in (None, "pretrain"):
         yield options.problem("mode", "a search pretrains a GPT", "give the command of a pretraining")
 
 
-def _config_file(options: Settings, read_file: ReadFile | None) -> Given:
+def _config_file(options: FileSettings, read_file: ReadFile | None) -> Given:
     """The settings of the file behind --config-file, without their lines, which are not the script's."""
     path = options.text("config-file")
     if path is None:
@@ -311,10 +311,10 @@ def _config_file(options: Settings, read_file: ReadFile | None) -> Given:
     return {}
 
 
-def _from_options(options: Settings) -> dict[str, Setting]:
+def _from_options(options: FileSettings) -> dict[str, Setting]:
     """Overrides that options of the script stand for."""
     fields = {name: name.replace("-", "_") for long in _LONG.values() if options.has(name := long.removeprefix("--"))}
-    return {f"{sections_of(field)[0]}.{field}": options.given[name] for name, field in fields.items()}
+    return {f"{override_sections(field)[0]}.{field}": options.given[name] for name, field in fields.items()}
 
 
 def _from_overrides(words: Iterable[Word], script: Script) -> Iterator[tuple[str, Setting]]:

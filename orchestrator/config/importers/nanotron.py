@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.rows import read_rows
-from orchestrator.config.importers.settings import Settings
+from orchestrator.config.importers.settings import FileSettings
 from orchestrator.config.importers.yaml_config import document_settings, yaml_document
 from search_spaces.layouts.layout import layout_mesh
 from trials.trainers.nanotron.config import NANOTRON
@@ -32,7 +32,7 @@ def read_nanotron(text: str) -> ImportedConfig:
     return read.imported("nanotron", keys, notes, engine="nanotron")
 
 
-def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: FileSettings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not, and on what the file does not say."""
     if keys.value(f"{_MODEL}vocab_size") == -1:
         yield f"{_MODEL}vocab_size is -1: the tokenized data decide it."
@@ -46,7 +46,7 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
         yield f"The training runs on {layout_mesh(layout).world_size} ranks; the file does not say on how many nodes."
 
 
-def _other_lengths(keys: Settings) -> list[str]:
+def _other_lengths(keys: FileSettings) -> list[str]:
     """Sequence lengths of the training's stages that are not the model's."""
     given = [stage.get("sequence_length") for stage in keys.listed("data_stages") if isinstance(stage, Mapping)]
     own = keys.value("tokens.sequence_length")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from orchestrator.config.importers.settings import Settings
+from orchestrator.config.importers.settings import FileSettings
 from orchestrator.config.importers.slurm_header import Size, Sizes, SlurmHeader
 from search_spaces.errors import InputError
 
@@ -30,7 +30,7 @@ class Ranks:
 _UNKNOWN, _DEFAULT, _ALONE = Size(), Size(1, "the launcher's default"), Size(1, "python without a launcher")
 
 
-def ranks_of(words: Sequence[str], options: Settings, header: SlurmHeader, exported: Mapping[str, str]) -> Ranks:
+def ranks_of(words: Sequence[str], options: FileSettings, header: SlurmHeader, exported: Mapping[str, str]) -> Ranks:
     """The ranks that the command starts in the job of this header; a note where they are fewer than the job has.
 
     `exported` are the variables of the script, among them the GPUs that a launcher may count.
@@ -61,7 +61,7 @@ def ranks_of(words: Sequence[str], options: Settings, header: SlurmHeader, expor
 
 
 def _started(
-    words: Sequence[str], options: Settings, header: SlurmHeader, step: Sizes, devices: str
+    words: Sequence[str], options: FileSettings, header: SlurmHeader, step: Sizes, devices: str
 ) -> tuple[Size, Size]:
     """(nodes, ranks on each); those of the step where the command counts them."""
     nodes, gpus = step.nodes, step.gpus
@@ -87,7 +87,7 @@ def _started(
     return (_ALONE, _ALONE) if header.job and not header.step and is_python else (nodes, gpus)
 
 
-def _stated(options: Settings, names: Sequence[str], job: Size, default: Size) -> Size:
+def _stated(options: FileSettings, names: Sequence[str], job: Size, default: Size) -> Size:
     """The number that an option says; the job's for a variable that Slurm sets or a launcher that counts."""
     if not options.has(*names):
         return default

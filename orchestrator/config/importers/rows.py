@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.config.importers.batch import complete_batch
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.settings import FieldReaders, Settings, ValueRules, read_fields
+from orchestrator.config.importers.settings import FieldReaders, FileSettings, ValueRules, read_fields
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import AXES
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
@@ -37,7 +37,7 @@ class ReadFields:
             return "cluster", self.cluster
         return ("baseline", self.layout) if name in AXES else ("", self.top)
 
-    def complete(self, keys: Settings, batch_origin: str = _FACTORS) -> None:
+    def complete(self, keys: FileSettings, batch_origin: str = _FACTORS) -> None:
         """Add what follows from batch and ranks, as `complete_batch` does; `batch_origin` is that of a global batch
         which no option says."""
         nodes, gpus = self.cluster.get("num_nodes"), self.cluster.get("gpus_per_node")
@@ -46,7 +46,7 @@ class ReadFields:
             self.top["global_batch_size"] = batch
             self.origins.setdefault("global_batch_size", batch_origin)
 
-    def imported(self, source: str, keys: Settings, notes: list[str], **others: Any) -> ImportedConfig:
+    def imported(self, source: str, keys: FileSettings, notes: list[str], **others: Any) -> ImportedConfig:
         """The fields as the import of a file. `notes` follow those of the readers; `others` are other fields of it."""
         return ImportedConfig(
             source,
@@ -62,7 +62,7 @@ class ReadFields:
 
 
 def read_rows(
-    table: Table, keys: Settings, others: FieldReaders = _NONE, rules: ValueRules = (), has_defaults: bool = True
+    table: Table, keys: FileSettings, others: FieldReaders = _NONE, rules: ValueRules = (), has_defaults: bool = True
 ) -> ReadFields:
     """The fields that the table's rows read, and `others`, which several options decide and no row reads.
 

@@ -20,7 +20,7 @@ CODE = "import"
 DO_WITHOUT = "remove it from a copy of the file if a search without it helps you"
 """Fix for an option or value that no search file expresses."""
 
-FieldReaders = Mapping[str, Callable[["Settings"], Any]]
+FieldReaders = Mapping[str, Callable[["FileSettings"], Any]]
 """Reader of each field of the search file; None for a value that the settings do not have."""
 
 
@@ -28,7 +28,7 @@ class ValueRule(NamedTuple):
     """Rule for a setting that is read: whether a search file expresses its value; otherwise the rule and the fix."""
 
     name: str
-    is_expressed: Callable[[Settings], bool]
+    is_expressed: Callable[[FileSettings], bool]
     rule: str
     fix: str = DO_WITHOUT
 
@@ -55,7 +55,7 @@ class Setting:
     key: str | None = None
 
 
-class Settings:
+class FileSettings:
     """The settings of a file, the notes made while reading them, and what was read for which field.
 
     `in_doubt` are the fields that a setting decides whose value is not known: no default stands for them. Where it
@@ -271,7 +271,7 @@ def _is_off(value: Any) -> bool:
     return value is not True and str(value).lower() in ("none", "false", "0", "1", "-1", "", "[]", "{}")
 
 
-def read_fields(settings: Settings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:
+def read_fields(settings: FileSettings, section: str, readers: FieldReaders) -> tuple[dict[str, Any], dict[str, str]]:
     """(the values found, by field; the origin of each by its key in the search file) of one section. A field that
     depends on a setting in doubt has no value."""
     values, origins = {}, {}

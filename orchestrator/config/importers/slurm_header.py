@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.config.importers.bash.script import Word
-from orchestrator.config.importers.slurm_launch import Commands, Section, read_commands, variables_for_speed
+from orchestrator.config.importers.slurm_launch import Commands, SlurmKeys, read_commands, variables_for_speed
 from orchestrator.config.importers.slurm_options import (
     CONTAINER,
     DIRECTIVE,
@@ -64,7 +64,7 @@ def read_slurm_header(text: str, words: Sequence[Word], commands: Commands, expo
 
     An srun in no job asks for its own.
     """
-    given, found = read_directives(text), Section()
+    given, found = read_directives(text), SlurmKeys()
     read_commands(found, commands)
     of_job, step = _sizes(given, found.notes), None
     if "srun" in (programs := [word.text for word in words[:3]]):
@@ -168,7 +168,7 @@ def _gpus(given: Options, name: str, notes: list[str]) -> tuple[str, Size]:
     return kind if count else "", Size(count or None, given.origins[name])
 
 
-def _accelerator(given: Options, found: Section) -> str | None:
+def _accelerator(given: Options, found: SlurmKeys) -> str | None:
     """The accelerator that a type of GPUs names; None, with a note, for half a name."""
     typed = ((name, _gpus(given, name, [])[0]) for name in _GPU_OPTIONS)
     name, kind = next((each for each in typed if each[1]), ("", ""))
@@ -186,7 +186,7 @@ def _accelerator(given: Options, found: Section) -> str | None:
     return accelerator
 
 
-def _keys(given: Options, found: Section) -> None:
+def _keys(given: Options, found: SlurmKeys) -> None:
     """The options with a key of their own, and those that are part of another."""
     for name, value in given.of_use(KEY).items():
         key = name.replace("-", "_")
@@ -206,7 +206,7 @@ def _keys(given: Options, found: Section) -> None:
         found.unread += [f"--{name}" for name in container]
 
 
-def _generic_resources(given: Options, found: Section) -> None:
+def _generic_resources(given: Options, found: SlurmKeys) -> None:
     """Types and resources besides GPUs as gres; a plain number of GPUs follows cluster.gpus_per_node."""
     text = given.values.get("gres", "none")
     entries = [entry.removeprefix("gres/") for entry in text.split(",") if entry not in ("", "none")]
@@ -220,7 +220,7 @@ def _generic_resources(given: Options, found: Section) -> None:
         found.keep("gpus_as", "gres", given.origin("gres"))
 
 
-def _cpus(given: Options, sizes: Sizes, found: Section) -> None:
+def _cpus(given: Options, sizes: Sizes, found: SlurmKeys) -> None:
     """CPU cores of a rank: Parlay starts one task per GPU, the script perhaps one per node."""
     per_task, gpus = _number(given, "cpus-per-task", found.notes), sizes.gpus.count
     tasks = sizes.tasks if sizes.tasks.origin else Size(1)

@@ -20,7 +20,7 @@ Commands = Sequence[Sequence[Word]]
 
 
 @dataclass
-class Section:
+class SlurmKeys:
     """Keys of launcher.slurm with where they stand (`origins`, by the key's whole path), and what was left out: options
     by name (`unread`), and sentences (`notes`)."""
 
@@ -55,7 +55,7 @@ class Section:
         self.keep("container", {key: value for key, value in section.items() if value}, origin)
 
 
-def read_commands(found: Section, commands: Commands) -> None:
+def read_commands(found: SlurmKeys, commands: Commands) -> None:
     """Add the modules and the container that these commands give, and name what else prepares a job."""
     loaded: dict[str, int] = {}
     for program, *words in commands:
@@ -93,7 +93,7 @@ _READ = ("B", "bind", "writable", "nv", "rocm")
 _OTHER_RUNTIMES = ("shifter", "docker", "podman", "podman-hpc", "enroot", "sarus")
 
 
-def _container(found: Section, words: Sequence[Word]) -> None:
+def _container(found: SlurmKeys, words: Sequence[Word]) -> None:
     """The image that apptainer starts in this command. Another runtime is named."""
     programs = [word.text.rpartition("/")[2].replace("singularity", "apptainer") for word in words]
     found.unread += [f"{name} (line {words[0].line})" for name in _OTHER_RUNTIMES if name in programs]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.importers.settings import Settings, flat
+from orchestrator.config.importers.settings import FileSettings, flat
 from search_spaces.schema.yaml_document import Document, KeyPath, parse_document
 from trials.trainers.table import Table
 
@@ -16,7 +16,7 @@ def yaml_document(text: str) -> Document:
     return parse_document(text.encode(), None, Path())
 
 
-def document_settings(document: Document, table: Table, paths: Mapping[str, KeyPath] | None = None) -> Settings:
+def document_settings(document: Document, table: Table, paths: Mapping[str, KeyPath] | None = None) -> FileSettings:
     """The settings of a document. `paths` tells where its sections are, by the names of the table; absent ones are at
     the top."""
     places = {name: (name,) for name in document.data} if paths is None else paths
@@ -26,4 +26,4 @@ def document_settings(document: Document, table: Table, paths: Mapping[str, KeyP
         return document.location(places.get(name) or (*places.get(section, (section,)), *inner)).line
 
     data: dict[str, Any] = {name: document.value(path) for name, path in places.items()}
-    return Settings(flat(data, table, line), table)
+    return FileSettings(flat(data, table, line), table)

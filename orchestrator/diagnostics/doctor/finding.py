@@ -11,7 +11,7 @@ from orchestrator.config.answer import Answer, AnswerPart
 from search_spaces.errors import Problem
 
 
-class Level(str, Enum):
+class Severity(str, Enum):
     """OK: as expected. NOTE: worth knowing. WARNING: may cost time or results. ERROR: a search would fail or measure
     wrong."""
 
@@ -45,12 +45,12 @@ class Finding:
     OK."""
 
     name: str
-    level: Level
+    level: Severity
     message: str
     fix: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.fix is None) != (self.level is Level.OK):
+        if (self.fix is None) != (self.level is Severity.OK):
             raise ValueError(f"{self.name}: every finding but ok says what to do")
 
 
@@ -60,7 +60,7 @@ class FindingAnswer(AnswerPart):
     area: Area
     name: str
     """Short stable identifier."""
-    level: Level
+    level: Severity
     message: str
     """One sentence with the numbers."""
     fix: str | None
@@ -86,32 +86,32 @@ class DoctorReport:
     def findings(self) -> Iterator[Finding]:
         return (finding for _, findings in self.areas for finding in findings)
 
-    def count(self, level: Level) -> int:
+    def count(self, level: Severity) -> int:
         return sum(finding.level is level for finding in self.findings)
 
     @property
     def answer(self) -> DoctorAnswer:
         return DoctorAnswer(
             findings=[FindingAnswer(area=area, **asdict(one)) for area, findings in self.areas for one in findings],
-            errors=self.count(Level.ERROR),
-            warnings=self.count(Level.WARNING),
+            errors=self.count(Severity.ERROR),
+            warnings=self.count(Severity.WARNING),
         )
 
 
 def ok(name: str, message: str) -> Finding:
-    return Finding(name, Level.OK, message)
+    return Finding(name, Severity.OK, message)
 
 
 def note(name: str, message: str, fix: str) -> Finding:
-    return Finding(name, Level.NOTE, message, fix)
+    return Finding(name, Severity.NOTE, message, fix)
 
 
 def warning(name: str, message: str, fix: str) -> Finding:
-    return Finding(name, Level.WARNING, message, fix)
+    return Finding(name, Severity.WARNING, message, fix)
 
 
 def error(name: str, message: str, fix: str) -> Finding:
-    return Finding(name, Level.ERROR, message, fix)
+    return Finding(name, Severity.ERROR, message, fix)
 
 
 def problem_findings(problems: Iterable[Problem]) -> Iterator[Finding]:

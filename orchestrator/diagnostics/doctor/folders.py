@@ -29,13 +29,13 @@ def check_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     words = "exists" if nearest == path else f"will be created in {nearest}"
     yield ok("work_dir", f"{path} {words}")
-    yield sharing_finding(path, file_system(nearest.resolve()), runs_on_nodes, is_sandbox)
+    yield folder_sharing_finding(path, file_system(nearest.resolve()), runs_on_nodes, is_sandbox)
     yield from write_access_findings(path)
     yield from writing_findings(nearest)
     yield from room_findings(nearest)
 
 
-def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbox: bool) -> Finding:
+def folder_sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbox: bool) -> Finding:
     """Finding about the file system, whose type is `kind`; only a job on another node can prove that nodes share it."""
     named = f"{path} is on {kind or 'a file system of unknown type'}"
     if not runs_on_nodes:
@@ -78,10 +78,10 @@ def writing_findings(nearest: Path) -> Iterator[Finding]:
     finally:
         shutil.rmtree(tried, ignore_errors=True)
     yield ok("writable", f"{PROBE_BYTES // 2**20} MiB were written, synced and renamed in {ended - began:.2f} s")
-    yield clock_finding(began - stamped if stamped < began else max(0.0, stamped - ended))
+    yield folder_clock_finding(began - stamped if stamped < began else max(0.0, stamped - ended))
 
 
-def clock_finding(apart_s: float) -> Finding:
+def folder_clock_finding(apart_s: float) -> Finding:
     """Finding for a clock difference of at least `apart_s`."""
     if apart_s <= CLOCK_SLACK_S:
         return ok("clock", "this machine's clock agrees with the file system's")

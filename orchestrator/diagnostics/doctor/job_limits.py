@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from orchestrator.config.spec import SearchSpec, with_locations
-from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
+from orchestrator.diagnostics.doctor.finding import Finding, Severity, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
 from orchestrator.diagnostics.preflight.job_terms import describe_preemption
 from orchestrator.diagnostics.preflight.slurm_site import (
-    describe_job,
     describe_option,
+    describe_request,
     refusal_problem,
     smallest_and_largest,
     tested_job,
@@ -98,7 +98,7 @@ def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[F
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
     yield from preemption_findings(slurm, requests[-1], cluster)
-    if not any(finding.level is Level.ERROR for finding in partitions):  # Slurm would only repeat them
+    if not any(finding.level is Severity.ERROR for finding in partitions):  # Slurm would only repeat them
         for request in requests:
             may_run = _in_open_partitions(request, cluster)
             yield from job_findings(may_run, cluster, is_smallest=request is requests[0])
@@ -186,9 +186,9 @@ def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool)
     if shortages(request, cluster.nodes):
         return
     if (words := wait_reason(request, cluster.nodes)) is None:
-        yield ok("nodes_up", f"{describe_job(request)}: enough nodes are up")
+        yield ok("nodes_up", f"{describe_request(request)}: enough nodes are up")
         return
-    found = f"{describe_job(request)} waits for {words}"
+    found = f"{describe_request(request)} waits for {words}"
     fix = "ask the site when they are back (sinfo --list-reasons), or search on fewer nodes: constraints.max_nodes"
     yield error("nodes_up", f"{found}; no trial can start", fix) if is_smallest else warning("nodes_up", found, fix)
 
@@ -201,7 +201,7 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
         where = f"{problem.key}: " if problem.key else ""
         yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
     elif tested.status is SubmitStatus.ACCEPTED:
-        yield ok("sbatch", f"{describe_job(request)}: sbatch --test-only takes it")
+        yield ok("sbatch", f"{describe_request(request)}: sbatch --test-only takes it")
 
 
 def sharing_findings(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
@@ -213,7 +213,7 @@ def sharing_findings(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Fi
     if roomy and request.options.exclusive is not True:
         words = f"another job of this search, or of another one, may share a node with a trial ({compress(roomy)})"
         fix = "set launcher.slurm.exclusive: true; a trial that had company is flagged shared_node"
-        yield warning("exclusive", f"{describe_job(request)}: {words}", fix)
+        yield warning("exclusive", f"{describe_request(request)}: {words}", fix)
 
 
 def parallel_findings(
@@ -243,10 +243,12 @@ def _limit_errors(request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Findi
             if time
             else _FIXES[Resource.NODES]
         )
-        yield error("time_limit" if time else "nodes", f"{describe_job(request)}: {words}", fix)
+        yield error("time_limit" if time else "nodes", f"{describe_request(request)}: {words}", fix)
     for shortage in shortages(request, cluster.nodes) if partitions else ():
         yield error(
-            shortage.resource.name.lower(), f"{describe_job(request)}: {shortage.message}", _FIXES[shortage.resource]
+            shortage.resource.name.lower(),
+            f"{describe_request(request)}: {shortage.message}",
+            _FIXES[shortage.resource],
         )
     yield from _accounting_errors(request, partitions, cluster)
 
@@ -259,15 +261,17 @@ def _accounting_errors(
     walls_s = [association.max_wall_s for association in _associations(options, cluster)]
     wall_s = _first_limit(_qos_limit(_WALL, options, partitions, cluster).value, walls_s)
     if request.time_limit_min * 60 > wall_s:
-        words = f"{describe_job(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
+        words = f"{describe_request(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
         yield error("time_limit", words, f"lower measure.time_limit, or {other}")
     nodes = _qos_limit(_NODES, options, partitions, cluster)
     if request.num_nodes > nodes.value:
-        words = f"{describe_job(request)}: QOS {nodes.qos} allows {nodes.value:g} nodes (MaxTRES)"
+        words = f"{describe_request(request)}: QOS {nodes.qos} allows {nodes.value:g} nodes (MaxTRES)"
         yield error("nodes", words, f"lower constraints.max_nodes, or {other}")
     asked, gpus = request.num_nodes * gpus_requested(request), _qos_limit(_GPUS, options, partitions, cluster)
     if asked > gpus.value:
-        words = f"{describe_job(request)}: QOS {gpus.qos} allows {gpus.value:g} GPUs (MaxTRES), {asked} are asked for"
+        words = (
+            f"{describe_request(request)}: QOS {gpus.qos} allows {gpus.value:g} GPUs (MaxTRES), {asked} are asked for"
+        )
         yield error("gpus", words, f"lower constraints.max_nodes, or {other}")
 
 

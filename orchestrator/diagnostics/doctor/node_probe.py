@@ -12,7 +12,7 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, ok
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
 from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
 from orchestrator.diagnostics.doctor.ranks import old_torch_finding, selftest_findings
-from orchestrator.diagnostics.job import Program, ProgramFailed, run_program
+from orchestrator.diagnostics.job import Program, ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from search_spaces.engines import PARLAY
@@ -41,7 +41,7 @@ def submit_test(runner: AttemptRunner, folder: SearchFolder, spec: SearchSpec) -
     program = Program(cluster, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S, NodeProbeReport.read)
     submitted = runner.launcher.now()
     try:
-        attempt, probe = run_program(runner, folder, program)
+        attempt, probe = run_on_cluster(runner, folder, program)
     except ProgramFailed as failed:
         hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
         yield error("job", f"the job ended without a report: {failed}", f"see {failed.log}{hint}")

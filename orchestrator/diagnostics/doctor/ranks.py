@@ -15,7 +15,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.doctor.warm_start import check_warm_start
-from orchestrator.diagnostics.preflight.trainer import packages_of, python_of, run_python
+from orchestrator.diagnostics.preflight.trainer import packages_installed_for, python_of, run_python
 from search_spaces.decoding import parse_json
 from search_spaces.engines import PARLAY
 from trials.files.folders import read_json
@@ -96,7 +96,7 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
         return error("ranks_python", words, "check that its file system responds")
     except (OSError, ValueError, IndexError) as failed:
         return error("ranks_python", f"{python} does not run a Python program: {failed}", fix)
-    installed = dict(packages_of(python) or {})
+    installed = dict(packages_installed_for(python) or {})
     return InterpreterInfo(
         **answer | {"gpus": tuple(answer["gpus"])}, deepspeed=installed.pop("deepspeed", None), packages=installed
     )

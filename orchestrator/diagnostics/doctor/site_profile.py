@@ -11,7 +11,7 @@ from orchestrator.diagnostics.doctor.finding import Finding, note, ok, warning
 from slurm.nodes import NodeSnapshot
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
-from slurm.site_profile import Limits
+from slurm.site_profile import PartitionLimits
 
 
 def site_findings(
@@ -40,7 +40,7 @@ def site_findings(
         yield note("site", words, "follow it unless Slurm says otherwise; docs/sites.md has the source")
 
 
-def _differences(partition: PartitionSnapshot, limits: Limits) -> Iterator[str]:
+def _differences(partition: PartitionSnapshot, limits: PartitionLimits) -> Iterator[str]:
     if limits.max_minutes is not None and partition.max_time_s != limits.max_minutes * 60:
         yield (
             f"partition {partition.name}: the profile's limit is {limits.max_minutes} minutes,"

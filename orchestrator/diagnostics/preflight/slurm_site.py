@@ -94,7 +94,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = Non
         _log.warning(message)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            _log.warning(f"{describe_job(request)} would have to wait: {submission.message}")
+            _log.warning(f"{describe_request(request)} would have to wait: {submission.message}")
 
 
 def tested_job(request: JobRequest, slurm: Slurm) -> tuple[JobRequest, Submission]:
@@ -160,7 +160,7 @@ def refusal_problem(request: JobRequest, message: str, spec: SearchSpec) -> Prob
         fix = f"{fix}; or launcher.kind slurm: each job is as long as one trial"
     return Problem(
         "submission_rejected",
-        f"Slurm refuses {describe_job(request)}: {message}",
+        f"Slurm refuses {describe_request(request)}: {message}",
         rule=rule,
         fix=fix,
         key=key,
@@ -178,7 +178,7 @@ def describe_shortest_pilot(time_limit_s: float) -> str:
     return f"the shortest pilot takes {', '.join(parts)}, in whole minutes"
 
 
-def describe_job(request: JobRequest) -> str:
+def describe_request(request: JobRequest) -> str:
     """Describe a job's size and time limit."""
     size = f"{plural(request.num_nodes, 'node')} x {plural(request.tasks_per_node, 'rank')}"
     what = "a repeat's job" if request.is_repeat else "a job"

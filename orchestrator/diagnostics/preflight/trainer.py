@@ -76,7 +76,7 @@ def package_problems(
 ) -> list[Problem]:
     """Faults of this interpreter, which `key` names, for these trainings; none where it does not answer."""
     needing = [training for training in trainings if training[0].engine in PACKAGED_ENGINES]
-    installed = packages_of(python) if needing else None
+    installed = packages_installed_for(python) if needing else None
     if installed is None:
         return []
     faults = (package_faults(layout, model, accelerator, installed) for layout, model in needing)
@@ -201,7 +201,7 @@ def _finds_torch(python: str) -> bool | None:
     return {"torch": True, "no-torch": False}.get(answer[-1]) if answer else None
 
 
-def packages_of(python: str) -> Installed | None:
+def packages_installed_for(python: str) -> Installed | None:
     """Versions of DeepSpeed and of `PACKAGES` installed for this Python; None if it does not answer."""
     try:
         answer = parse_json(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S))

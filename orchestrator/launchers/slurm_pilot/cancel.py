@@ -9,7 +9,7 @@ from functools import partial
 
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.allocations import PilotPool
-from orchestrator.launchers.slurm_pilot.step_monitor import Step, StepMonitor
+from orchestrator.launchers.slurm_pilot.step_monitor import LaunchedStep, StepMonitor
 from orchestrator.launchers.slurm_pilot.step_status import never_started_status
 from trials.pilot.files import StepFileKind
 
@@ -17,12 +17,12 @@ from trials.pilot.files import StepFileKind
 class StepCanceller:
     """Cancels `steps`, the launcher's by their keys."""
 
-    def __init__(self, pool: PilotPool, monitor: StepMonitor, steps: Mapping[str, Step]):
+    def __init__(self, pool: PilotPool, monitor: StepMonitor, steps: Mapping[str, LaunchedStep]):
         self._pool = pool
         self._monitor = monitor
         self._steps = steps
 
-    def begin(self, steps: Iterable[Step]) -> None:
+    def begin(self, steps: Iterable[LaunchedStep]) -> None:
         """Request the end of these attempts; those that never started may have ended at once."""
         for step in steps:
             step.cancelled = True
@@ -30,7 +30,7 @@ class StepCanceller:
         self._drain_unwanted()
         self.end_unstarted()
 
-    def _request(self, step: Step) -> None:
+    def _request(self, step: LaunchedStep) -> None:
         """Withdraw a step that no agent has claimed; request the cancellation of a claimed one."""
         pilot, label = step.pilot, step.request.label
         if pilot is None or step.is_ended:
@@ -76,7 +76,7 @@ class StepCanceller:
                         share = pilot.shares[step.request.label]
                         step.status = replace(never_started_status(pilot.job_id), extra_node_s=share)
 
-    def _unstarted(self, pilot: Pilot | None) -> list[Step]:
+    def _unstarted(self, pilot: Pilot | None) -> list[LaunchedStep]:
         """Return cancelled attempts that wait for this pilot, or for none."""
         steps = (step for step in self._steps.values() if step.cancelled and step.pilot is None and not step.is_ended)
         return [step for step in steps if step.waits_for is pilot]
@@ -87,7 +87,7 @@ class StepCanceller:
         is_wanted = any(pilot in (step.pilot, step.waits_for) for step in wanting)
         return not is_wanted and pilot.ran_nothing
 
-    def cancel_unresponsive(self, steps: Iterable[Step]) -> None:
+    def cancel_unresponsive(self, steps: Iterable[LaunchedStep]) -> None:
         """Cancel pilots whose agent is unresponsive; their other steps are retried in the next pilot."""
         pilots = {step.pilot.key: step.pilot for step in steps if step.pilot is not None}
         if silent := [pilot for pilot in pilots.values() if self._pool.is_unresponsive(pilot) and not pilot.is_ended]:

@@ -30,7 +30,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     choose_nodes,
     max_share_s,
 )
-from orchestrator.launchers.slurm_pilot.step_monitor import Step, StepMonitor
+from orchestrator.launchers.slurm_pilot.step_monitor import LaunchedStep, StepMonitor
 from orchestrator.launchers.slurm_pilot.step_status import (
     live_step_status,
     step_job,
@@ -81,7 +81,7 @@ class SlurmPilotLauncher(Launcher):
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
         self._pool = PilotPool(slurm, options, rules, queries, remaining_work, handover_file)
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, LaunchedStep] = {}
         self._monitor = StepMonitor(slurm, self._pool, rules, queries)
         self._canceller = StepCanceller(self._pool, self._monitor, self._steps)
 
@@ -94,7 +94,7 @@ class SlurmPilotLauncher(Launcher):
             raise ValueError(f"{request.key} was launched before")
         self._open(_search_of(request))
         pilot = self._pilot_for(request) or self._pool.submit(request)
-        self._steps[request.key] = Step(request, waits_for=pilot)
+        self._steps[request.key] = LaunchedStep(request, waits_for=pilot)
         return pilot.job_id
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
@@ -106,7 +106,7 @@ class SlurmPilotLauncher(Launcher):
             waits_for = self._adopted_pilot(request)
             if not submitted_to and waits_for is None and request.job_id is None:
                 continue
-            step = self._steps[key] = Step(request, waits_for=waits_for)
+            step = self._steps[key] = LaunchedStep(request, waits_for=waits_for)
             if submitted_to:
                 step.pilot = submitted_to[-1]
                 step.nodes = self._monitor.step_nodes(step.pilot, request.label)
@@ -168,7 +168,7 @@ class SlurmPilotLauncher(Launcher):
             except (LaunchPostponed, ExternalError, OSError) as error:
                 step.status = LaunchStatus(Liveness.ALIVE, detail=str(error))
 
-    def _end_unused(self, steps: Collection[Step]) -> None:
+    def _end_unused(self, steps: Collection[LaunchedStep]) -> None:
         """End attempts whose pilot ended before any step started in it; they pay what it held."""
         for pilot in self._pool.pilots:
             if not (waiting := [step for step in steps if step.waits_for is pilot]):
@@ -188,14 +188,14 @@ class SlurmPilotLauncher(Launcher):
             return False
         return pilot.agent_never_started or bool(pilot.shares) or self._pool.unpaid_node_s(pilot) > 0.0
 
-    def _pilot_of(self, step: Step) -> Pilot:
+    def _pilot_of(self, step: LaunchedStep) -> Pilot:
         """Return the pilot that the attempt waits for from now on; raises as `Launcher.launch`."""
         if (pilot := self._draining_pilot(step)) is not None:
             return pilot
         found = self._pilot_for(step.request)  # may drain the pilot that it waits for
         return found or self._draining_pilot(step) or self._pool.submit(step.request)
 
-    def _draining_pilot(self, step: Step) -> Pilot | None:
+    def _draining_pilot(self, step: LaunchedStep) -> Pilot | None:
         """Return the pilot it waits for while that drains and ran nothing: its end, and so its cost, comes before
         another pilot."""
         pilot = step.waits_for
@@ -214,7 +214,7 @@ class SlurmPilotLauncher(Launcher):
             return f"pilot {pilot.folder.name} runs, but its agent has not started: see {pilot.folder.path}/job.log"
         return "Resources"
 
-    def _submit_step(self, step: Step, pilot: Pilot) -> bool:
+    def _submit_step(self, step: LaunchedStep, pilot: Pilot) -> bool:
         """Submit the step to its pilot; False where too few nodes are free."""
         request, label = step.request, step.request.label
         busy = {

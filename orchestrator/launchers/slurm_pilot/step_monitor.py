@@ -36,7 +36,7 @@ _LAST_FILES_S = 5.0
 
 
 @dataclass
-class Step:
+class LaunchedStep:
     """A launched attempt: it waits for room in a pilot (`waits_for`), or was submitted to one and has its `nodes`.
 
     `start` is the agent's report on its start; `lost_since` when the pilot was seen to have ended without a report on
@@ -93,7 +93,7 @@ class StepMonitor:
                 return pilot.folder.request(label, StepFileKind.REQUESTED)
         return pilot.folder.request(label, StepFileKind.CLAIMED)
 
-    def read(self, step: Step) -> None:
+    def read(self, step: LaunchedStep) -> None:
         """Update a submitted step from its pilot's files."""
         try:
             if step.pilot is not None:
@@ -103,7 +103,7 @@ class StepMonitor:
         if step.is_ended and step.nodes:
             self._note_suspects(step)
 
-    def _status_of(self, step: Step, pilot: Pilot) -> LaunchStatus:
+    def _status_of(self, step: LaunchedStep, pilot: Pilot) -> LaunchStatus:
         step_files, label, request = step.step_files, step.request.label, step.request
         if step.start is None and StepFileKind.STARTED in step_files:
             step.start = self.with_timeout(pilot, partial(pilot.folder.start, label))
@@ -123,7 +123,7 @@ class StepMonitor:
             )
         return live_step_status(pilot.job_id, step.nodes, step.start)
 
-    def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
+    def _status_without_report(self, step: LaunchedStep, pilot: Pilot) -> LaunchStatus:
         """Return the status of a step whose pilot has ended: withdraw it if unclaimed, else it ended as well."""
         label = step.request.label
         if StepFileKind.CLAIMED not in step.step_files and self.with_timeout(
@@ -139,7 +139,7 @@ class StepMonitor:
         share = self._pool.unpaid_node_s(pilot) / max(1, len(pilot.lost_steps))
         return lost_step_status(step.request, step.nodes, step.start, pilot.status, step.cancelled, share)
 
-    def _note_suspects(self, step: Step) -> None:
+    def _note_suspects(self, step: LaunchedStep) -> None:
         """Add nodes that may have caused the step's end; certain causes are excluded by the search's next attempts."""
         with suppress(OSError):
             sick = suspect_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)

@@ -13,7 +13,7 @@ from dashboards.search_rows import format_age
 from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.fitting_words import fitting_words
 from dashboards.terminal.headline import headroom_lines
-from dashboards.terminal.layout_table import LayoutTable, newest_rows, results_table
+from dashboards.terminal.layout_table import MarkedTable, newest_rows, results_table
 from dashboards.terminal.searches_table import searches_table
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import AXES, Layout
@@ -79,7 +79,7 @@ def test_the_best_is_green_a_failure_red_and_a_repeat_dim_and_the_marks_that_are
     search = repeated_search()
     search.measure(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 9.0, ("extrapolated",))
     view = view_of(search)
-    table = LayoutTable(newest_rows(view, 20), view)
+    table = MarkedTable(newest_rows(view, 20), view)
     assert table.legend == "* recommended so far   b baseline   r repeat   ! flagged, see below"
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, color_system="standard", width=120)

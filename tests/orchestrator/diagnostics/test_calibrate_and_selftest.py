@@ -16,9 +16,9 @@ from orchestrator.diagnostics.cluster_file import (
     calibrated_cluster,
     cluster_file,
 )
-from orchestrator.diagnostics.doctor.finding import Level
+from orchestrator.diagnostics.doctor.finding import Severity
 from orchestrator.diagnostics.fabric import conclude, fabric_program, findings_of
-from orchestrator.diagnostics.job import ProgramFailed, run_program
+from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.selftest import (
     SelftestAnswer,
     cases_for,
@@ -72,7 +72,7 @@ def run(tmp_path: Path, launcher: ScriptedLauncher) -> Measurements:
     cluster = Cluster(ACCELERATORS["cpu"], 2, 1)
     folder = SearchFolder(tmp_path / "calibrate-abc123")
     program = calibration(cluster, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable)
-    return run_program(AttemptRunner(launcher), folder, program)[1]
+    return run_on_cluster(AttemptRunner(launcher), folder, program)[1]
 
 
 @pytest.mark.parametrize(
@@ -385,6 +385,6 @@ def test_one_node_says_nothing_about_what_joins_it():
 
 def test_the_doctor_warns_of_slow_nodes_and_of_slow_shapes():
     found = list(findings_of(judge(times(4, slow_at(2)), cluster(4)), cluster(4)))
-    assert [(f.name, f.level) for f in found][:1] == [("slow_nodes", Level.WARNING)]
+    assert [(f.name, f.level) for f in found][:1] == [("slow_nodes", Severity.WARNING)]
     fine = list(findings_of(judge(times(4, slow_at()), cluster(4)), cluster(4)))
-    assert [(f.name, f.level) for f in fine] == [("slow_nodes", Level.OK), ("group_bandwidth", Level.OK)]
+    assert [(f.name, f.level) for f in fine] == [("slow_nodes", Severity.OK), ("group_bandwidth", Severity.OK)]

@@ -16,7 +16,7 @@ from orchestrator.replay.compare import (
     ComparisonSide,
     compare_sides,
 )
-from orchestrator.replay.speed_ratio import Confidence, Run, compare
+from orchestrator.replay.speed_ratio import Confidence, Run, compare_runs
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
 from trials.files.folders import SearchFolder
@@ -65,7 +65,7 @@ class TestVerdict:
         a, b = side("a", found(FAST, 1.0, 1.0, 1.0)), side("b", found(SLOW, *step_times_s))
         result = compare_sides(a, b, 0.05)
         assert result.verdict is verdict
-        assert result.found == compare(a.best.runs, b.best.runs, 0.05, Confidence.SINGLE_TEST)
+        assert result.found == compare_runs(a.best.runs, b.best.runs, 0.05, Confidence.SINGLE_TEST)
 
     @pytest.mark.parametrize(
         ("field", "value"),

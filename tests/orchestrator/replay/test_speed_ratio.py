@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.replay.sessions import SESSION_S, Run, by_session, step_time_of
-from orchestrator.replay.speed_ratio import Confidence, ReplayVerdict, compare, fingerprint_differences
+from orchestrator.replay.speed_ratio import Confidence, ReplayVerdict, compare_runs, fingerprint_differences
 from tests.kit import metrics
 
 MARGIN = 0.05
@@ -36,22 +36,22 @@ steady = st.builds(
 @pytest.mark.slow
 @given(recorded=runs, margin=st.floats(0.01, 0.2))
 def test_identical_data_are_never_slower_nor_faster(recorded, margin):
-    assert compare(recorded, recorded, margin).verdict in (ReplayVerdict.REPRODUCED, ReplayVerdict.INCONCLUSIVE)
+    assert compare_runs(recorded, recorded, margin).verdict in (ReplayVerdict.REPRODUCED, ReplayVerdict.INCONCLUSIVE)
 
 
 @pytest.mark.slow
 @given(recorded=steady, factor=st.floats(1.15, 10.0))
 def test_a_slow_down_of_15_percent_is_never_called_reproduced(recorded, factor):
     measured = [Run(r.step_time_s * factor, r.step_time_low_s * factor, r.step_time_high_s * factor) for r in recorded]
-    assert compare(recorded, measured, MARGIN).verdict is not ReplayVerdict.REPRODUCED
+    assert compare_runs(recorded, measured, MARGIN).verdict is not ReplayVerdict.REPRODUCED
     at_three = [replace(run, started_s=hour * 3600.0) for hour in range(3) for run in measured]
-    assert compare(recorded, at_three, MARGIN).verdict is ReplayVerdict.SLOWER
+    assert compare_runs(recorded, at_three, MARGIN).verdict is ReplayVerdict.SLOWER
 
 
 @pytest.mark.slow
 @given(recorded=runs, measured=runs)
 def test_the_interval_holds_the_ratio_and_turning_the_sides_inverts_it(recorded, measured):
-    found, turned = compare(recorded, measured, MARGIN), compare(measured, recorded, MARGIN)
+    found, turned = compare_runs(recorded, measured, MARGIN), compare_runs(measured, recorded, MARGIN)
     assert found.low <= found.ratio <= found.high
     assert turned.ratio == pytest.approx(1 / found.ratio)
     assert turned.low == pytest.approx(1 / found.high)
@@ -70,15 +70,17 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(sessions):
         speed = source.lognormvariate(0.0, 0.03)
         return [at(hour, speed * source.lognormvariate(0.0, 0.02)) for _ in range(count)]
 
-    found = [compare(drawn(0, 2), [r for hour in range(sessions) for r in drawn(hour, 3)], MARGIN) for _ in range(2000)]
+    found = [
+        compare_runs(drawn(0, 2), [r for hour in range(sessions) for r in drawn(hour, 3)], MARGIN) for _ in range(2000)
+    ]
     assert 0.94 <= sum(f.low <= 1.0 <= f.high for f in found) / 2000 <= 0.99
 
 
 def test_runs_of_one_session_are_no_evidence_of_the_next():
     """15 % slower within the same minutes: a hundred runs prove it for those minutes only."""
     then = [at(0, 1.0)] * 100
-    assert compare(then, [at(5, 1.15)] * 100, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
-    again = compare(then, [at(hour, 1.15) for hour in (5, 6, 7, 8)], MARGIN)
+    assert compare_runs(then, [at(5, 1.15)] * 100, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    again = compare_runs(then, [at(hour, 1.15) for hour in (5, 6, 7, 8)], MARGIN)
     assert again.verdict is ReplayVerdict.SLOWER
     assert again.speed.by_session == pytest.approx([1 / 1.15] * 4)
 
@@ -86,17 +88,19 @@ def test_runs_of_one_session_are_no_evidence_of_the_next():
 @pytest.mark.parametrize(("factor", "verdict"), [(1.3, ReplayVerdict.SLOWER), (1 / 1.3, ReplayVerdict.FASTER)])
 def test_as_fast_as_then_at_one_session_is_neither_slower_nor_faster(factor, verdict):
     then, away = [at(0, 1.0)] * 4, [at(hour, factor) for hour in (5, 6, 7, 8)]
-    assert compare(then, away, MARGIN).verdict is verdict
-    assert compare(then, [*away, at(9, 1.0)], MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    assert compare_runs(then, away, MARGIN).verdict is verdict
+    assert compare_runs(then, [*away, at(9, 1.0)], MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.13, ReplayVerdict.SLOWER), (1 / 1.13, ReplayVerdict.FASTER)])
 def test_who_asks_once_is_answered_by_an_interval_that_is_too_narrow_for_who_asks_again(factor, verdict):
     """13 % in one session on either side: between the 11 % of a 95 % interval and the 16 % of a 99 % one."""
     then, now = [at(0, 1.0)] * 3, [at(5, factor)] * 3
-    found = {confidence: compare(then, now, MARGIN, confidence) for confidence in Confidence}
+    found = {confidence: compare_runs(then, now, MARGIN, confidence) for confidence in Confidence}
     assert found[Confidence.SINGLE_TEST].verdict is verdict
-    assert found[Confidence.REPEATED_TEST].verdict is compare(then, now, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    assert (
+        found[Confidence.REPEATED_TEST].verdict is compare_runs(then, now, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    )
     assert found[Confidence.SINGLE_TEST].speed == found[Confidence.REPEATED_TEST].speed
 
 
@@ -122,7 +126,7 @@ def with_fast(hour: int, step_time_s: float, fast_step_time_s: float) -> Run:
 def test_other_work_that_slows_some_of_the_steps_does_not_make_the_layout_slower():
     then = [with_fast(0, 1.0, 0.9)] * 4
     disturbed = [with_fast(hour, 1.2, 0.91) for hour in range(5, 11)]
-    found = compare(then, disturbed, MARGIN)
+    found = compare_runs(then, disturbed, MARGIN)
     assert found.verdict is ReplayVerdict.INCONCLUSIVE
     assert found.high < 1
     assert found.fast.value == pytest.approx(0.9 / 0.91)
@@ -131,7 +135,7 @@ def test_other_work_that_slows_some_of_the_steps_does_not_make_the_layout_slower
 def test_what_slows_every_step_is_seen_by_the_fast_ones_where_the_medians_differ_too_much():
     then = [with_fast(0, 1.0, 0.9)] * 4
     slower = [with_fast(hour, step_time_s, 1.04) for hour, step_time_s in ((5, 1.0), (6, 1.4), (7, 1.1))]
-    found = compare(then, slower, MARGIN)
+    found = compare_runs(then, slower, MARGIN)
     assert (found.high > 1, found.verdict) == (True, ReplayVerdict.SLOWER)
 
 
@@ -160,13 +164,13 @@ def test_steps_without_a_time_tell_of_no_fast_ones(steps):
 
 def test_a_run_without_an_interval_of_its_own_counts_with_the_allowance():
     bare = replace(run(1.0), step_time_low_s=None, step_time_high_s=None)
-    assert compare([bare], [bare], MARGIN).high > compare([run(1.0)], [run(1.0)], MARGIN).high
+    assert compare_runs([bare], [bare], MARGIN).high > compare_runs([run(1.0)], [run(1.0)], MARGIN).high
 
 
 def test_a_wider_margin_accepts_more():
     recorded, measured = [at(hour, 1.0) for hour in range(5)], [at(hour, 1.08) for hour in range(5, 10)]
-    assert compare(recorded, measured, 0.05).verdict is ReplayVerdict.SLOWER
-    assert compare(recorded, measured, 0.10).verdict is ReplayVerdict.REPRODUCED
+    assert compare_runs(recorded, measured, 0.05).verdict is ReplayVerdict.SLOWER
+    assert compare_runs(recorded, measured, 0.10).verdict is ReplayVerdict.REPRODUCED
 
 
 def test_differences_name_the_field_and_both_values_each_variable_by_itself_and_not_what_differs_between_any_two_jobs():

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from dashboards.access.browser_sessions import Sessions
-from orchestrator.service.client import page_address, running_service
+from orchestrator.service.client import running_service, service_address
 from orchestrator.service.state_dir import ServiceStateDir
 from search_spaces.errors import ExternalError
 
@@ -37,7 +37,7 @@ def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(state_dir, t
         state_dir.about.write_text(json.dumps(about | gone))
         assert running_service(tmp_path) is None
         with pytest.raises(ExternalError, match="no service is running"):
-            page_address(tmp_path, 0.0)
+            service_address(tmp_path, 0.0)
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
             stranger.accept()
@@ -64,15 +64,15 @@ def test_what_does_not_say_where_a_service_is_names_none(state_dir, tmp_path, te
     state_dir.about.write_text(text)
     assert running_service(tmp_path) is None
     with pytest.raises(ExternalError, match="no service is running"):
-        page_address(tmp_path, 0.0)
+        service_address(tmp_path, 0.0)
 
 
 @pytest.mark.security("service")
 def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(state_dir, tmp_path):
     about = state_dir.write_about(None, 7000, "ray").plain()
-    way_in, _, key = page_address(tmp_path, 1000.0).partition("?key=")
+    way_in, _, key = service_address(tmp_path, 1000.0).partition("?key=")
     assert way_in == "http://127.0.0.1:7000/enter"
     assert Sessions("s3cret", "page key", 7000, lambda: 1000.0).enter(key) is not None
     state_dir.about.write_text(json.dumps(about | {"port": None, "socket": "/parlay.sock"}))
     with pytest.raises(ExternalError, match="unix socket"):
-        page_address(tmp_path, 1000.0)
+        service_address(tmp_path, 1000.0)

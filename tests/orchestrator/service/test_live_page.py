@@ -15,7 +15,7 @@ from dashboards.access.ports import reserve_port
 from dashboards.report.live_page import message_page, searches_page
 from dashboards.report.log_page import LiveLog, log_page
 from dashboards.search_rows import search_row
-from orchestrator.service.client import page_address
+from orchestrator.service.client import service_address
 from tests.chromium import Tab
 from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import START
@@ -44,7 +44,7 @@ def port() -> Iterator[int]:
 
 
 def come_in(tab: Tab, home: Path) -> None:
-    tab.call("Page.navigate", url=page_address(home, time.time()))
+    tab.call("Page.navigate", url=service_address(home, time.time()))
     tab.until("location.pathname === '/' && document.readyState === 'complete'")
 
 

@@ -17,8 +17,8 @@ from trials.diagnostics.parity_cases import (
     MOST_RANKS,
     TRIPLE_AXES,
     VALUES,
-    axis_values,
     case_from_layout,
+    case_values,
     covered,
     covering_cases,
     named_case,
@@ -35,14 +35,14 @@ Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
 
 def covered_by_shape(case: Case, axes: Sequence[str]) -> list[Hashable]:
     """What a case covers, with the triples of each engine and shape separate."""
-    values = axis_values(case)
+    values = case_values(case)
     triples = [] if case.layout.precision != "fp32" else value_combinations(values, TRIPLE_AXES, 3)
     return covered(case, axes) + [(case.layout.engine, case.shape, triple) for triple in triples]
 
 
 def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
     """Pairs of axis values that none of these cases covers."""
-    had = {pair for case in cases for pair in value_combinations(axis_values(case), tuple(VALUES), 2)}
+    had = {pair for case in cases for pair in value_combinations(case_values(case), tuple(VALUES), 2)}
     every = (
         ((a, value_of_a), (b, value_of_b))
         for a, b in combinations(VALUES, 2)
@@ -60,7 +60,7 @@ def exclusion_reasons(pair: Pair, cases: Iterable[Case], accelerator: str) -> fr
 
 def _refusing(pair: Pair, base: Case, accelerator: str) -> frozenset[str]:
     changed = _changed(base, dict(pair))
-    if any(axis_values(changed)[axis] != value for axis, value in pair):
+    if any(case_values(changed)[axis] != value for axis, value in pair):
         return frozenset({"canonical"})
     world = ["world"] * (changed.layout.num_gpus > MOST_RANKS)
     return frozenset([*world, *violated_rules(changed, accelerator)])
@@ -88,7 +88,7 @@ def in_fp32(cases: list[Case]) -> list[Case]:
 
 
 def shown(cases: list[Case], axes: tuple[str, ...], size: int) -> set:
-    return {found for case in cases for found in value_combinations(axis_values(case), axes, size)}
+    return {found for case in cases for found in value_combinations(case_values(case), axes, size)}
 
 
 def test_every_case_keeps_every_rule_and_no_two_are_alike(chosen):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trials.files.text import last_line, tail, without_escapes
-from trials.files.tracebacks import TRACEBACK, first_cause, is_device_failure, is_peer_failure
+from trials.files.tracebacks import TRACEBACK, first_cause, is_device_failure, names_lost_connection
 
 
 def test_a_tail_is_the_last_lines_of_a_file_of_which_no_more_is_read(tmp_path: Path):
@@ -104,8 +104,8 @@ def test_the_cause_is_the_first_traceback_that_is_no_echo_or_a_dead_device(logs,
 )
 def test_only_the_exceptions_own_line_tells_whether_it_is_about_a_peer(line, is_peer):
     body = f"{TRACEBACK}\n  File 'x', line 1, in y\n    # Broken pipe\n"
-    assert is_peer_failure(body + line) is is_peer
-    assert not is_peer_failure("")
+    assert names_lost_connection(body + line) is is_peer
+    assert not names_lost_connection("")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from search_spaces.layouts.layout import AXES
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.covering_array import cover
-from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, axis_values, covering_cases, named_case
-from trials.diagnostics.selftest import CPU_TOLERANCES, Case, Difference, RankTraining
+from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, case_values, covering_cases, named_case
+from trials.diagnostics.selftest import CPU_TOLERANCES, Case, LargestDifference, RankTraining
 
 TP2, PP2, DP2, SP = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}, {"sequence_parallel": True}
 EP2 = {"expert_parallel": 2, **DP2}
@@ -126,14 +126,14 @@ def covering_cases_of(engine: str) -> list[Case]:
 
 
 def _shown(case: Case) -> list[Hashable]:
-    values = axis_values(case)
+    values = case_values(case)
     if case.layout.precision != "fp32":
         return [case.layout.precision]
     effective = [(axis, value) for axis, value in values.items() if axis not in AXES or case.layout.has_effect(axis)]
     return [*effective, tuple(values[axis] for axis in RECOMPUTATION_AXES)]
 
 
-def difference_without(ranks: WarmRanks, parity: Parity, place: str, given: Case) -> Difference:
+def difference_without(ranks: WarmRanks, parity: Parity, place: str, given: Case) -> LargestDifference:
     """Difference of three steps without the reductions of this place."""
     answers = [answer["trained"] for answer in train_recording(ranks, given, 3, place)]
     return parity.difference(given, [decode(RankTraining, answer) for answer in answers])

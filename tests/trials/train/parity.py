@@ -14,7 +14,7 @@ from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import (
     Case,
-    Difference,
+    LargestDifference,
     RankTraining,
     ReferenceTraining,
     counting_fault,
@@ -62,7 +62,7 @@ class Parity:
         """Train with a reduction or a guard disabled that every rank would have used."""
         return self._trained("train_switched_off", given, steps=steps, without=without)
 
-    def difference(self, given: Case, trained: list[RankTraining]) -> Difference:
+    def difference(self, given: Case, trained: list[RankTraining]) -> LargestDifference:
         return largest_difference(trained, self.reference(given.shape, given.layout.precision))
 
     def expect(self, given: Case, record_property: Callable[[str, object], None], steps: int = 10) -> None:

@@ -25,7 +25,7 @@ from tests.trials.train.engine_cases import CASES, MUTATION_BOUND, difference_wi
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import NATIVE_ENGINES, compiled_cases, covering_cases
-from trials.diagnostics.selftest import Case, Difference, tolerance_of
+from trials.diagnostics.selftest import Case, LargestDifference, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
 NATIVE = "native"
@@ -137,7 +137,7 @@ def left_out_table() -> list[str]:
     ]
 
 
-def mutation_table(engine: str, differences: Mapping[tuple[str, Case], Difference]) -> list[str]:
+def mutation_table(engine: str, differences: Mapping[tuple[str, Case], LargestDifference]) -> list[str]:
     return [
         f"Each reduction that {engine} calls in these cases, left out for three steps; more than {MUTATION_BOUND} is"
         " asked:",

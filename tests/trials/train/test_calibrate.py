@@ -39,7 +39,7 @@ def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from trials.train.calibrate import benchmarks
 
     benchmarks.CPU_BUDGET = BUDGET
-    of_this_rank = of_a_rank(arguments, folder, calibration.trainer_of(["fp32", "bf16"]))
+    of_this_rank = of_a_rank(arguments, folder, calibration.calibration_section(["fp32", "bf16"]))
     return benchmarks.measure(*of_this_rank).to_json() | {"ended_at": None}
 
 
@@ -47,7 +47,7 @@ def check_fabric(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A forked rank's exchanges."""
     from trials.train.calibrate import fabric_check
 
-    of_this_rank = of_a_rank(arguments, folder, fabric.trainer_of(shapes_of(arguments)))
+    of_this_rank = of_a_rank(arguments, folder, fabric.fabric_check_section(shapes_of(arguments)))
     fabric_check.CPU_BUDGET, fabric_check.SECONDS = BUDGET, BUDGET.seconds
     return fabric_check.check_fabric(*of_this_rank).to_json()
 

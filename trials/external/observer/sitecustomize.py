@@ -72,10 +72,10 @@ class AfterTorch:
 def observe(torch):
     """Observe the second step, unless this torch lacks the hooks for it."""
     with suppress(Exception):
-        ObservedStep(torch, os.environ[REPORT]).install()
+        StepObserver(torch, os.environ[REPORT]).install()
 
 
-class ObservedStep:
+class StepObserver:
     """Record of the training between the first and the second optimizer step of this process."""
 
     def __init__(self, torch, path: str) -> None:

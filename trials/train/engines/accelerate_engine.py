@@ -30,7 +30,7 @@ from trials.trainers.accelerate.config import (
     MIXED_PRECISIONS,
     dynamo_settings,
     fsdp_settings,
-    is_sharded,
+    is_fsdp,
     parallelism_settings,
 )
 
@@ -46,7 +46,7 @@ class AccelerateEngine(Engine):
         layout = training.layout
         self._accelerator = _accelerator(layout, training.device)
         model = build_model(training.model, layout.attention_kernel)
-        if layout.activation_checkpointing == "full" and not is_sharded(layout):
+        if layout.activation_checkpointing == "full" and not is_fsdp(layout):
             # FSDP's own recomputation is in its plugin; DDP has none.
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         optimizer = build_adamw(model.parameters(), training.optimizer)
@@ -102,11 +102,11 @@ def _accelerator(layout: Layout, device: torch.device) -> Accelerator:
     with _started_as_accelerate_does(layout, device):
         made = Accelerator(
             # Without FSDP accelerate has a CPU of its own.
-            cpu=device.type == "cpu" and not is_sharded(layout),
+            cpu=device.type == "cpu" and not is_fsdp(layout),
             mixed_precision=MIXED_PRECISIONS[layout.precision],
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
             dynamo_plugin=TorchDynamoPlugin(**dynamo_settings(layout)),
-            fsdp_plugin=_fsdp_plugin(layout) if is_sharded(layout) else None,
+            fsdp_plugin=_fsdp_plugin(layout) if is_fsdp(layout) else None,
             parallelism_config=_parallelism(layout),
         )
     # accelerate allows it for compiled fp32, in which no other engine has it.

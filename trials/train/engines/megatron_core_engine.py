@@ -51,7 +51,7 @@ MicroBatch = tuple[torch.Tensor, torch.Tensor]
 """Token ids, and the ids that follow them."""
 
 
-class Chunk(GPTModel):
+class MegatronChunk(GPTModel):
     """GPTModel of a model chunk, which counts the micro-batches and samples that pass through."""
 
     micro_batches = 0
@@ -65,7 +65,7 @@ class Chunk(GPTModel):
 
 
 class MegatronCoreEngine(Engine):
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[MegatronChunk, ...]
 
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
@@ -141,7 +141,7 @@ class MegatronCoreEngine(Engine):
             parallel_state.get_expert_tensor_parallel_group().size(),
         )
 
-    def _in_its_precision(self, chunk: Chunk) -> nn.Module:
+    def _in_its_precision(self, chunk: MegatronChunk) -> nn.Module:
         return chunk if self._training.layout.precision == "fp32" else Float16Module(self._config, chunk)
 
     def _updated_elements(self, parameter: nn.Parameter) -> int:
@@ -175,14 +175,14 @@ def _virtual_stages(layout: Layout) -> int | None:
     return layout.virtual_pipeline_stages if layout.virtual_pipeline_stages > 1 else None
 
 
-def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, world: World, index: int) -> Chunk:
+def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, world: World, index: int) -> MegatronChunk:
     """The rank's chunk of this index, with its initial weights, on the device."""
     model, layout = training.model, training.layout
     in_pipeline = index * layout.pipeline_parallel + world.coordinates["pp"]
     counts = chunk_layers(model, layout)
     num_layers, first_layer = counts[in_pipeline], sum(counts[:in_pipeline])
     layers = _layers(config, has_te_layers, [model.has_experts(first_layer + layer) for layer in range(num_layers)])
-    chunk = Chunk(
+    chunk = MegatronChunk(
         config,
         layers,
         vocab_size=model.vocab_size,
@@ -201,11 +201,11 @@ def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, wor
     return chunk.to(training.device)
 
 
-def _moe_layers(chunks: Iterable[Chunk]) -> Iterator[MoELayer]:
+def _moe_layers(chunks: Iterable[MegatronChunk]) -> Iterator[MoELayer]:
     return (module for chunk in chunks for module in chunk.modules() if isinstance(module, MoELayer))
 
 
-def _watch_experts(chunks: Iterable[Chunk]) -> dict[int, torch.Tensor]:
+def _watch_experts(chunks: Iterable[MegatronChunk]) -> dict[int, torch.Tensor]:
     """Counts of the tokens that this rank's experts are given, by layer, which grow with every forward pass."""
     counts = {}
     for layer in _moe_layers(chunks):
@@ -221,7 +221,7 @@ def _count_tokens(total: torch.Tensor, experts: Sequence[int], _: nn.Module, inp
     total[experts[0] : experts[-1] + 1] += tokens_of_experts.to(total.device)
 
 
-def _force_routing(chunks: Iterable[Chunk], routing: Routing) -> None:
+def _force_routing(chunks: Iterable[MegatronChunk], routing: Routing) -> None:
     """Skew the choice of experts; megatron-core's own option balances it."""
     if routing.kind == SKEWED:
         for layer in _moe_layers(chunks):

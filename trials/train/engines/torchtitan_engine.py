@@ -44,7 +44,7 @@ MicroBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
 """Token ids and positions, and the ids that follow."""
 
 
-class Chunk(Decoder):
+class TorchtitanChunk(Decoder):
     """Model part of a pipeline chunk, which counts the micro-batches and samples that pass through."""
 
     micro_batches = 0
@@ -58,7 +58,7 @@ class Chunk(Decoder):
         return super().forward(tokens, *arguments, **options)
 
 
-class LlamaChunk(Chunk, Llama3Model):
+class LlamaChunk(TorchtitanChunk, Llama3Model):
     """Chunk of torchtitan's llama3."""
 
     @dataclass(kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class LlamaChunk(Chunk, Llama3Model):
         pass
 
 
-class QwenChunk(Chunk, Qwen3Model):
+class QwenChunk(TorchtitanChunk, Qwen3Model):
     """Chunk of torchtitan's qwen3."""
 
     @dataclass(kw_only=True, slots=True)
@@ -131,7 +131,7 @@ class LastStep(MetricsProcessor):
 
 
 class TorchTitanEngine(Engine):
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[TorchtitanChunk, ...]
 
     def __init__(self, training: TrainingConfig, world: World):
         self._training = training
@@ -215,7 +215,7 @@ def _positions(batch: Batch) -> torch.Tensor:
     return Documents.of(batch.documents, torch.device("cpu")).positions
 
 
-def _expert_layers(chunks: Iterable[Chunk]) -> Iterator[tuple[str, MoE]]:
+def _expert_layers(chunks: Iterable[TorchtitanChunk]) -> Iterator[tuple[str, MoE]]:
     """Layers with experts, by their numbers. Those of llama3 have no such attribute."""
     layers = (layer for chunk in chunks for layer in chunk.layers.items())
     return ((name, layer.moe) for name, layer in layers if getattr(layer, "moe_enabled", False))
@@ -225,7 +225,7 @@ def _whole(tokens: torch.Tensor) -> torch.Tensor:
     return (tokens.full_tensor() if isinstance(tokens, DTensor) else tokens).clone()
 
 
-def _force_routing(chunks: Iterable[Chunk], routing: Routing) -> None:
+def _force_routing(chunks: Iterable[TorchtitanChunk], routing: Routing) -> None:
     """Choose experts where torchtitan's `moe_force_load_balance` does (models/common/moe.py
     TokenChoiceTopKRouter.forward). Its own choice is the balanced one, but fails with tensor-parallel ranks."""
     if routing.skew is not None:
@@ -243,7 +243,7 @@ def _forced(router: TokenChoiceTopKRouter, routing: Routing, scores: torch.Tenso
     return chosen, scores.gather(-1, chosen)
 
 
-def _count_micro_batches_only(stage: Any, chunk: Chunk) -> None:
+def _count_micro_batches_only(stage: Any, chunk: TorchtitanChunk) -> None:
     """Have the chunk leave out the pass by which a new schedule infers the shapes of a stage."""
     forward = stage.forward_one_chunk
 

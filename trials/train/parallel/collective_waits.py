@@ -18,7 +18,7 @@ from search_spaces.engines import ACCELERATE
 from search_spaces.layouts.layout import Layout
 from trials.train.parallel.device import Device
 from trials.train.parallel.interception import wrapped, wrapped_collectives
-from trials.trainers.accelerate.config import is_sharded
+from trials.trainers.accelerate.config import is_fsdp
 
 COST_S = {True: 1e-6, False: 1e-5}
 """Assumed cost of timing one call on the host, by `Device.is_cpu`. 0.6 us were measured on a CPU; on a GPU, where two
@@ -171,6 +171,6 @@ def are_visible(layout: Layout, is_cpu: bool) -> bool:
     DistributedDataParallel of engine accelerate reduces gradients inside torch; on a GPU a captured graph hides
     collectives, and the stream also waits for copies of what is offloaded.
     """
-    if layout.num_gpus == 1 or (layout.engine == ACCELERATE and not is_sharded(layout)):
+    if layout.num_gpus == 1 or (layout.engine == ACCELERATE and not is_fsdp(layout)):
         return False
     return is_cpu or (layout.cuda_graphs == "none" and layout.offload == "none")

@@ -90,7 +90,7 @@ def _torch_compile(keys: Keys) -> bool:
 
 
 def _fsdp_keys(spec: TrialSpec) -> Values:
-    if not is_sharded(spec.layout):
+    if not is_fsdp(spec.layout):
         return {}
     others = {
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -178,12 +178,12 @@ def distributed_type(layout: Layout, is_on_cpu: bool) -> str:
     """Name of the way in which accelerate distributes this layout; DDP has one of each kind of device."""
     if layout.num_gpus == 1:
         return "NO"
-    if is_sharded(layout):
+    if is_fsdp(layout):
         return "FSDP"
     return "MULTI_CPU" if is_on_cpu else "MULTI_GPU"
 
 
-def is_sharded(layout: Layout) -> bool:
+def is_fsdp(layout: Layout) -> bool:
     """True for ZeRO 2 and 3 over several ranks, which are FSDP2."""
     return layout.zero_stage >= 2 and layout.data_parallel > 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.rules.engine_rules import quantized_products, sharded_replicas
 from search_spaces.rules.rule import Rule, engine_limits
-from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu_variables, is_sharded
+from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu_variables, is_fsdp
 from trials.trainers.base import Invocation, LayoutExport, Trainer
 from trials.trainers.command.template import filled_arguments, placeholder_values
 from trials.trainers.common.plain_yaml import plain_yaml
@@ -50,7 +50,7 @@ def _start(spec: TrialSpec) -> str | None:
     """The line of `accelerate launch`; on a CPU, where that starts a single rank (`simple_launcher`), one of torchrun
     for what accelerate has there."""
     is_group_on_cpu = spec.accelerator == "cpu" and spec.num_gpus > 1
-    if is_group_on_cpu and (is_sharded(spec.layout) or spec.layout.precision == "fp16"):
+    if is_group_on_cpu and (is_fsdp(spec.layout) or spec.layout.precision == "fp16"):
         return None
     script, arguments = script_or(spec, NAME, "YOUR_SCRIPT.py"), "YOUR_OPTIONS"
     if spec.trainer["kind"] == NAME:

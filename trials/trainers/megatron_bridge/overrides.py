@@ -70,7 +70,7 @@ _FIELDS_OF = {
 """Fields by section; others are in `model`, or a mixed precision has them."""
 
 
-def sections_of(name: str) -> tuple[str, ...]:
+def override_sections(name: str) -> tuple[str, ...]:
     """Sections of the configuration that have this field."""
     return tuple(section for section, names in _FIELDS_OF.items() if name in names.split()) or ("model",)
 
@@ -161,7 +161,7 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
         for name, value in fields.items()
         if name not in OF_MIXED_PRECISION | _NO_TEXT and (value is not None or name in _CLEARED)
         if name != "q_lora_rank" or fields["multi_latent_attention"]
-        for section in sections_of(name)
+        for section in override_sections(name)
     }
 
 

@@ -11,7 +11,7 @@ from orchestrator.config.importers.command_settings import default_notes
 from orchestrator.config.importers.deepspeed_config import CHARACTERISTIC_KEYS, read_ds_config
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.json_text import json_object
-from orchestrator.config.importers.settings import CODE, Settings
+from orchestrator.config.importers.settings import CODE, FileSettings
 from orchestrator.config.importers.source_file import ReadFile
 from search_spaces.errors import InputError
 
@@ -19,7 +19,7 @@ _OF_THE_CONFIG = ("micro_batch_size", "global_batch_size", "zero_stage", "offloa
 """Fields that the configuration decides where the command does not."""
 
 
-def named_ds_config(script: Script, options: Settings, read_file: ReadFile | None) -> ImportedConfig | None:
+def named_ds_config(script: Script, options: FileSettings, read_file: ReadFile | None) -> ImportedConfig | None:
     """The values of the file that DeepSpeed opens when this command runs; None where the command names none.
 
     Where its text is not known, all that it decides is in doubt. A name that is not known is that of the only

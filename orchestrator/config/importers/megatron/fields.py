@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.config.importers.expert_layers import expert_pattern
 from orchestrator.config.importers.rows import ReadFields
-from orchestrator.config.importers.settings import FieldReaders, Setting, Settings
+from orchestrator.config.importers.settings import FieldReaders, FileSettings, Setting
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.pipeline_split import GivenSplit
 from trials.trainers.common.megatron_core import ACTIVATIONS, is_latent
@@ -34,12 +34,12 @@ _LONGEST = 10_000
 """Letters of a text whose groups are repeated; layers are repeated up to 999 times."""
 
 
-def core_settings(given: Mapping[str, Setting], table: Table, notes: list[str], leaves_open: bool) -> Settings:
+def core_settings(given: Mapping[str, Setting], table: Table, notes: list[str], leaves_open: bool) -> FileSettings:
     """The settings by the core's names, with the fields that a pipeline layout says in its own way.
 
     InputError for a layout that is none of a search file's.
     """
-    keys = Settings(given, table, notes, leaves_open)
+    keys = FileSettings(given, table, notes, leaves_open)
     if not keys.has(PIPELINE_LAYOUT):
         return keys
     layout = given[PIPELINE_LAYOUT]
@@ -57,7 +57,7 @@ def core_settings(given: Mapping[str, Setting], table: Table, notes: list[str], 
     pairs = zip(_SAID_BY_LAYOUT, values, strict=True)
     said = {name: replace(layout, value=value, doubt=doubt) for name, value in pairs}
     others = {name: setting for name, setting in given.items() if name != PIPELINE_LAYOUT}
-    return Settings({**others, **said}, table, notes, leaves_open)
+    return FileSettings({**others, **said}, table, notes, leaves_open)
 
 
 def _broken_rule(texts: list[str] | None, stages: int | None, num_layers: int | None) -> str | None:
@@ -103,7 +103,7 @@ def _layers_of(texts: Sequence[str]) -> tuple[int, ...]:
 # -- experts, and what trials do otherwise
 
 
-def _layers(keys: Settings, index: int) -> int | None:
+def _layers(keys: FileSettings, index: int) -> int | None:
     """num_dense_layers or expert_layer_every; None without experts, and where the layers are not known."""
     layers, given = keys.count("num_layers"), keys.value("moe_layer_freq")
     if not has_experts(keys) or layers is None or layers > _MOST_LAYERS:
@@ -150,7 +150,7 @@ EXPERT_LAYERS: FieldReaders = {
 }
 
 
-def differences(keys: Settings, read: ReadFields) -> Iterator[str]:
+def differences(keys: FileSettings, read: ReadFields) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     ours = "fused" if read.model.get("attention_sinks") else "flash"
     yield from other_backend(keys.text("attention_backend"), read.layout, ours)
@@ -170,7 +170,7 @@ def other_backend(given: str | None, layout: Mapping[str, Any], ours: str = "fla
         yield f"Trials run --attention-backend {ours}, the training --attention-backend {backend}{why}."
 
 
-def changes(keys: Settings, layout: Mapping[str, Any]) -> Iterator[Problem]:
+def changes(keys: FileSettings, layout: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems with values of the layout that trials would train otherwise."""
     is_uniform = layout.get("activation_checkpointing", "full") == "full" and keys.text("recompute_method") != "block"
     if is_uniform and str(keys.value("recompute_num_layers") or 1) != "1":

@@ -17,7 +17,7 @@ from orchestrator.config.importers.megatron.ds_config import named_ds_config
 from orchestrator.config.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
 from orchestrator.config.importers.ranks import ranks_of
 from orchestrator.config.importers.rows import read_rows
-from orchestrator.config.importers.settings import CODE, Setting, Settings
+from orchestrator.config.importers.settings import CODE, FileSettings, Setting
 from orchestrator.config.importers.slurm_header import SlurmHeader
 from orchestrator.config.importers.source_file import ReadFile
 from search_spaces.errors import InputError, Problem
@@ -61,7 +61,7 @@ def read_megatron_command(
     table = command.table
     options = command_settings(words, replace(table, flags=command.switches | LAUNCHER.flags), script)
     fields = _fields(options, command)
-    refused = Settings(options.given, LAUNCHER).problems(), Settings(fields, table).problems()
+    refused = FileSettings(options.given, LAUNCHER).problems(), FileSettings(fields, table).problems()
     if problems := [*_other_training(texts), *chain(*refused)]:
         raise InputError(*problems)
     keys = core_settings(fields, table, options.notes, leaves_open=False)
@@ -127,7 +127,7 @@ def _other_program(words: Sequence[str]) -> Iterator[str]:
 _ONE_MICRO_BATCH = "Megatron's default: one micro-batch a data-parallel rank"
 
 
-def _fields(options: Settings, command: CommandLine) -> dict[str, Setting]:
+def _fields(options: FileSettings, command: CommandLine) -> dict[str, Setting]:
     """The options by the core's names; flags prevail over options with a value, as a note says. An option whose name is
     not known, `--$DTYPE`, is nearly always that of the precision."""
     found: dict[str, Setting] = {}
@@ -142,12 +142,12 @@ def _fields(options: Settings, command: CommandLine) -> dict[str, Setting]:
                     options.notes.append(f"{found[name].key} was not used: {named.key} says it, too.")
                 found[name] = replace(named, value=value)
     if _LAYERS_A_CHUNK in found and _CHUNKS not in found:
-        found[_CHUNKS] = _chunks(Settings(found, options.table, options.notes))
+        found[_CHUNKS] = _chunks(FileSettings(found, options.table, options.notes))
         del found[_LAYERS_A_CHUNK]
     return found
 
 
-def _chunks(keys: Settings) -> Setting:
+def _chunks(keys: FileSettings) -> Setting:
     """The model chunks of a stage, where the command says the layers of a chunk."""
     sizes = ("num_layers", "pipeline_model_parallel_size", _LAYERS_A_CHUNK)
     counted = sum(keys.has(f"account_for_{part}_in_pipeline_split") for part in ("embedding", "loss"))
@@ -168,7 +168,7 @@ _NOT_KEPT = re.compile(
 """Options of outputs, logs, checkpoints, evaluation, profiling, the learning rate's schedule and the length."""
 
 
-def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepspeed: bool) -> set[str]:
+def _kept(options: FileSettings, keys: FileSettings, model: Mapping[str, Any], is_deepspeed: bool) -> set[str]:
     """Options that trials have as they are: those that no row reads, and that may be arguments. One that may be a
     secret is not among them."""
     kept = {keys.key(name).removeprefix("--") for name in keys.unread()} - {*options.unnamed}
@@ -185,14 +185,14 @@ def _kept(options: Settings, keys: Settings, model: Mapping[str, Any], is_deepsp
     }
 
 
-def _default_dropouts(options: Settings) -> Iterator[str]:
+def _default_dropouts(options: FileSettings) -> Iterator[str]:
     """Megatron's dropout where the command has none: trials are otherwise without."""
     for name in ("attention-dropout", "hidden-dropout"):
         if name not in options.given:
             yield from (f"--{name}", "0.1")
 
 
-def _last_of_schedule(keys: Settings) -> int | None:
+def _last_of_schedule(keys: FileSettings) -> int | None:
     """The last global batch of --step-batch-size-schedule, `0:768 250B:1536`."""
     found = re.search(r":([0-9]{1,9})$", (keys.text("step_batch_size_schedule") or "").strip())
     return int(found[1]) if found else None
@@ -206,7 +206,7 @@ def _require_the_same(config: ImportedConfig, layout: Mapping[str, Any], batch: 
     require_agreement(ours, {**theirs, "global_batch_size": config.global_batch_size}, where)
 
 
-def _vocabulary(keys: Settings) -> Iterator[str]:
+def _vocabulary(keys: FileSettings) -> Iterator[str]:
     """Notes on a vocabulary that the tokenizer decides, not --vocab-size."""
     tokenizer, stated = keys.text("tokenizer_type"), keys.given.get("vocab_size")
     is_open = "vocab_size" in keys.in_doubt
@@ -223,7 +223,7 @@ def _vocabulary(keys: Settings) -> Iterator[str]:
 
 
 def _of_the_command(
-    keys: Settings, model: Mapping[str, Any], layout: Mapping[str, Any], is_deepspeed: bool
+    keys: FileSettings, model: Mapping[str, Any], layout: Mapping[str, Any], is_deepspeed: bool
 ) -> Iterator[str]:
     positions = keys.text("max_position_embeddings")
     if model.get("position_embedding") == "learned" and positions not in (None, str(model.get("seq_length"))):

@@ -11,10 +11,10 @@ from orchestrator.config.importers.command_settings import command_settings
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.config.importers.ranks import ranks_of
-from orchestrator.config.importers.settings import CODE, Setting, Settings
+from orchestrator.config.importers.settings import CODE, FileSettings, Setting
 from orchestrator.config.importers.slurm_header import SlurmHeader
 from orchestrator.config.importers.source_file import ReadFile
-from orchestrator.config.importers.torchtitan.config import imported_settings, settings_of
+from orchestrator.config.importers.torchtitan.config import as_settings, imported_settings
 from orchestrator.config.importers.torchtitan.registry import CONFIGS, MODULES, refusal
 from orchestrator.config.importers.torchtitan.saved import module_settings
 from search_spaces.errors import InputError
@@ -80,7 +80,7 @@ def read_torchtitan_command(
     as_options = [replace(word, text=_SUBCOMMAND.sub("--activation_checkpoint.policy=", word.text)) for word in words]
     options = command_settings(as_options, _OPTIONS, script)
     of_launcher = {n: each for n, each in options.given.items() if n in LAUNCHER_OPTIONS and n not in _CHOICE}
-    launcher = Settings(of_launcher, LAUNCHER, options.notes)
+    launcher = FileSettings(of_launcher, LAUNCHER, options.notes)
     if problems := [*launcher.problems()]:
         raise InputError(*problems)
     ranks = ranks_of([word.text for word in words], launcher, header, script.exported)
@@ -98,7 +98,7 @@ def _own(name: str, setting: Setting) -> tuple[str, Setting]:
     return name, replace(setting, value=None) if setting.value == "None" else setting
 
 
-def _config(options: Settings, read_file: ReadFile | None) -> tuple[Mapping[str, Setting], str | None]:
+def _config(options: FileSettings, read_file: ReadFile | None) -> tuple[Mapping[str, Setting], str | None]:
     """(settings of the configuration that the command names; its name where it was not read)"""
     if unknown := [f"--{name}" for name in _CHOICE if options.is_in_doubt(name)]:
         return {}, f"The configuration behind {' and '.join(unknown)}"
@@ -114,7 +114,7 @@ def _config(options: Settings, read_file: ReadFile | None) -> tuple[Mapping[str,
         if reason := refusal(value):
             raise InputError(options.problem(option, reason, "give a training of llama3"))
     if module in MODULES and name in CONFIGS:
-        return settings_of(CONFIGS[name], f"torchtitan's {name}"), None
+        return as_settings(CONFIGS[name], f"torchtitan's {name}"), None
     return _of_a_file(module, name, read_file)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.ranks import Ranks
 from orchestrator.config.importers.rows import ReadFields, read_rows
-from orchestrator.config.importers.settings import Setting, Settings, ValueRules, one_of
+from orchestrator.config.importers.settings import FileSettings, Setting, ValueRules, one_of
 from orchestrator.config.importers.torchtitan.registry import DEFAULTS
 from search_spaces.engines import TORCHTITAN
 from search_spaces.errors import InputError, Problem
@@ -32,7 +32,7 @@ from trials.trainers.torchtitan.config import (
 _P, _T, _M = "parallelism.", "training.", "model_spec."
 
 
-def settings_of(values: Values, origin: str | None = None) -> dict[str, Setting]:
+def as_settings(values: Values, origin: str | None = None) -> dict[str, Setting]:
     """Values as settings that are from somewhere else than the file."""
     return {name: Setting(value, origin=origin) for name, value in values.items()}
 
@@ -47,7 +47,7 @@ def imported_settings(
     """
     ranks = ranks or Ranks(None, None)
     table = replace(TORCHTITAN_TABLE, prefix=prefix)
-    keys = Settings({**({} if unread else settings_of(DEFAULTS, "torchtitan's default")), **given}, table)
+    keys = FileSettings({**({} if unread else as_settings(DEFAULTS, "torchtitan's default")), **given}, table)
     if problems := [*keys.problems(_VALUE_RULES)]:
         raise InputError(*problems)
     read = read_rows(table, keys)
@@ -82,7 +82,7 @@ _OF_THIS_RELEASE = "write it as torchtitan 0.3.0 has it, or start from the JSON 
 _OF_A_BATCH = re.compile(r"(training|parallelism)\..*(batch|token)\w*")
 
 
-def _settle_batch(keys: Settings, read: ReadFields, unread: str | None) -> None:
+def _settle_batch(keys: FileSettings, read: ReadFields, unread: str | None) -> None:
     """Complete the batch, and leave it open where a configuration that was not read may say it, or an option that no
     row has, and for tokens that are no whole sequences."""
     is_uneven = is_in_tokens(keys) and "micro_batch_size" not in {*read.layout, *keys.in_doubt}
@@ -113,7 +113,7 @@ def _left_open(layout: Mapping[str, Any]) -> tuple[str, ...]:
 _IN_FEW_LAYOUTS = ("recompute_layers", "recompute_modules", "pipeline_split", "context_parallel", *EXPERT_GROUPS)
 
 
-def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
+def _differences(keys: FileSettings, layout: Mapping[str, Any]) -> Iterator[str]:
     """Notes on what the training has and a trial has not."""
     words = [str(word)[:40] for word in keys.listed(f"{_M}float8.filter_fqns")]
     if keys.has(f"{_M}float8.recipe_name") and {*words} - {"router.gate"} != {"lm_head"}:
@@ -147,14 +147,14 @@ def _differences(keys: Settings, layout: Mapping[str, Any]) -> Iterator[str]:
 _IN_TRIALS = "trials multiply all in 8 bits but the head and routers"
 
 
-def _changes(keys: Settings) -> Iterator[Problem]:
+def _changes(keys: FileSettings) -> Iterator[Problem]:
     """Problems with values of the layout that trials would train otherwise."""
     dtype = f"{_T}dtype"
     if keys.text(dtype) == "bfloat16":
         yield keys.problem(dtype, "trials have weights, gradients and optimizer states in fp32", "set it to float32")
 
 
-def _of_the_split(keys: Settings, model: Mapping[str, Any], layout: dict[str, Any]) -> Iterator[Problem]:
+def _of_the_split(keys: FileSettings, model: Mapping[str, Any], layout: dict[str, Any]) -> Iterator[Problem]:
     """Take the engine's own split for what it is; a problem with stages whose layers no split of a layout says."""
     counts, is_known = listed_layers(keys), model.keys() >= _NEEDED
     own = stage_layers(ModelShape.from_json(model), len(counts)) if counts and is_known else None

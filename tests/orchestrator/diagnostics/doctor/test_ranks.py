@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.engine_packages import node_package_findings, package_findings
-from orchestrator.diagnostics.doctor.finding import Finding, Level
+from orchestrator.diagnostics.doctor.finding import Finding, Severity
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
 from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
 from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
@@ -141,7 +141,7 @@ def judged(found: NodeProbeReport, nccl: NcclLog = INFINIBAND, cluster: Cluster 
 
 def test_a_healthy_job_names_its_transport_and_what_it_reaches():
     findings = judged(probe())
-    assert {finding.level for finding in findings.values()} == {Level.OK}
+    assert {finding.level for finding in findings.values()} == {Severity.OK}
     assert findings["transport"].message == "between nodes NET/IB/GDRDMA; in a node P2P/CUMEM, P2P/IPC"
     assert "8 ranks: 85 GB/s bus bandwidth, 94% of 90" in findings["bandwidth"].message
     assert "190 GB/s bus bandwidth, 95% of 200" in findings["bandwidth_in_node"].message
@@ -151,23 +151,23 @@ def test_a_healthy_job_names_its_transport_and_what_it_reaches():
 def test_a_silent_fall_back_to_tcp_is_an_error_unless_it_is_as_fast_as_the_links_or_nothing_is_known():
     findings = judged(probe(whole=2.0), parse_nccl_log(TCP))
     transport = findings["transport"]
-    assert (transport.level, findings["bandwidth"].level) == (Level.ERROR, Level.ERROR)
+    assert (transport.level, findings["bandwidth"].level) == (Severity.ERROR, Severity.ERROR)
     assert "NET/IB : No device found" in transport.message
     assert "the fabric carries 100 GB/s a node" in transport.message
     assert "NCCL_SOCKET_IFNAME" in (transport.fix or "")
-    assert judged(probe(), parse_nccl_log(TCP))["transport"].level is Level.NOTE
+    assert judged(probe(), parse_nccl_log(TCP))["transport"].level is Severity.NOTE
     unknown = replace(CLUSTER, accelerator=replace(A100, name="other"), given_links=None)
-    assert judged(probe(), parse_nccl_log(TCP), unknown)["transport"].level is Level.WARNING
-    assert judged(probe(), NcclLog())["transport"].level is Level.WARNING
+    assert judged(probe(), parse_nccl_log(TCP), unknown)["transport"].level is Severity.WARNING
+    assert judged(probe(), NcclLog())["transport"].level is Severity.WARNING
 
 
 @pytest.mark.parametrize(
     ("whole", "links", "level"),
     [
-        (64.0, LINKS, Level.OK),
-        (60.0, LINKS, Level.WARNING),
-        (35.0, LINKS, Level.ERROR),
-        (10.0, None, Level.WARNING),  # of what is only assumed nobody is certain
+        (64.0, LINKS, Severity.OK),
+        (60.0, LINKS, Severity.WARNING),
+        (35.0, LINKS, Severity.ERROR),
+        (10.0, None, Severity.WARNING),  # of what is only assumed nobody is certain
     ],
 )
 def test_bandwidth_is_held_against_the_links(whole, links, level):
@@ -179,12 +179,12 @@ def test_bandwidth_is_held_against_the_links(whole, links, level):
 @pytest.mark.parametrize(
     ("found", "name", "level", "words"),
     [
-        (one_changed(probe(), 5, unseen=(0, 1)), "shared", Level.ERROR, "n2 does not see files that n1 wrote"),
-        (one_changed(probe(), 7, clock_s=NOW + 8), "clocks", Level.WARNING, "nodes' clocks are 8 s apart"),
-        (probe(clock_s=NOW + 100), "clocks", Level.WARNING, "at least 90 s apart"),
-        (one_changed(probe(), 1, gpu="GPU-0"), "gpus", Level.ERROR, "ranks 0, 1 share one GPU of n1"),
-        (probe(cores=(0,)), "cores", Level.WARNING, "the 4 ranks of n1 share cores 0"),
-        (one_changed(probe(), 6, torch="2.5.1"), "ranks_python", Level.ERROR, "2.5.1"),
+        (one_changed(probe(), 5, unseen=(0, 1)), "shared", Severity.ERROR, "n2 does not see files that n1 wrote"),
+        (one_changed(probe(), 7, clock_s=NOW + 8), "clocks", Severity.WARNING, "nodes' clocks are 8 s apart"),
+        (probe(clock_s=NOW + 100), "clocks", Severity.WARNING, "at least 90 s apart"),
+        (one_changed(probe(), 1, gpu="GPU-0"), "gpus", Severity.ERROR, "ranks 0, 1 share one GPU of n1"),
+        (probe(cores=(0,)), "cores", Severity.WARNING, "the 4 ranks of n1 share cores 0"),
+        (one_changed(probe(), 6, torch="2.5.1"), "ranks_python", Severity.ERROR, "2.5.1"),
     ],
 )
 def test_what_ranks_do_not_share_or_should_not_is_found(found, name, level, words):
@@ -196,10 +196,10 @@ def test_what_ranks_do_not_share_or_should_not_is_found(found, name, level, word
 def test_cpus_talk_by_gloo_and_are_judged_only_by_links_that_were_measured():
     plain = Cluster(ACCELERATORS["cpu"], 4, 2)
     findings = judged(probe(gpus=(), gpu=None), NcclLog(), plain)
-    assert {finding.level for finding in findings.values()} == {Level.OK}
+    assert {finding.level for finding in findings.values()} == {Severity.OK}
     assert "gloo" in findings["transport"].message
     assert "gpus" not in findings
-    assert judged(probe(10.0), NcclLog(), replace(plain, given_links=LINKS))["bandwidth"].level is Level.ERROR
+    assert judged(probe(10.0), NcclLog(), replace(plain, given_links=LINKS))["bandwidth"].level is Severity.ERROR
 
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
@@ -239,7 +239,7 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
     assert (Path(request.code) / "trials/train/doctor/probe.py").exists()
     assert request.spec.num_gpus == 8
     assert findings["job"].message.startswith("8 ranks on n1, n2 responded")
-    assert findings["transport"].level is Level.ERROR
+    assert findings["transport"].level is Severity.ERROR
 
 
 def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_path):
@@ -268,8 +268,8 @@ def program(path: Path, script: str) -> str:
     return str(path)
 
 
-def faults(findings) -> list[tuple[str, Level]]:
-    return [(f.name, f.level) for f in findings if f.level is not Level.OK]
+def faults(findings) -> list[tuple[str, Severity]]:
+    return [(f.name, f.level) for f in findings if f.level is not Severity.OK]
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ def test_what_is_no_interpreter_is_an_error(tmp_path, python, words):
         python = program(tmp_path / "python", python)
     fault = probe_interpreter(python)
     assert isinstance(fault, Finding)
-    assert (fault.level, fault.name) == (Level.ERROR, "ranks_python")
+    assert (fault.level, fault.name) == (Severity.ERROR, "ranks_python")
     assert words in fault.message
     assert "trainer.python" in (fault.fix or "")
 
@@ -309,11 +309,11 @@ def test_what_is_no_interpreter_is_an_error(tmp_path, python, words):
     ("found", "changes", "expected"),
     [
         (WELL, (), []),
-        (InterpreterInfo("3.11.7", torch_error="ImportError: libcudart"), (), [("torch", Level.ERROR)]),
-        (InterpreterInfo("3.11.7", "2.5.1"), (), [("torch", Level.ERROR)]),
-        (InterpreterInfo("3.11.7", "2.6.0"), ("space.engine=[deepspeed, torch]",), [("deepspeed", Level.ERROR)]),
+        (InterpreterInfo("3.11.7", torch_error="ImportError: libcudart"), (), [("torch", Severity.ERROR)]),
+        (InterpreterInfo("3.11.7", "2.5.1"), (), [("torch", Severity.ERROR)]),
+        (InterpreterInfo("3.11.7", "2.6.0"), ("space.engine=[deepspeed, torch]",), [("deepspeed", Severity.ERROR)]),
         (WELL, ("cluster.accelerator=a100-80gb",), []),
-        (WELL, ("cluster.accelerator=a100-80gb", "cluster.gpus_per_node=8"), [("gpus", Level.ERROR)]),
+        (WELL, ("cluster.accelerator=a100-80gb", "cluster.gpus_per_node=8"), [("gpus", Severity.ERROR)]),
         (InterpreterInfo("3.11.7"), ("trainer={kind: megatron-lm, script: train.py}", "space.engine=megatron-lm"), []),
     ],
 )
@@ -325,11 +325,11 @@ def test_what_the_ranks_would_miss_is_an_error(tmp_path, found, changes, expecte
 @pytest.mark.parametrize(
     ("accelerator", "tests", "torch", "level", "words"),
     [
-        ("a100-80gb", {}, None, Level.WARNING, "unverified"),
-        ("cpu", {}, None, Level.NOTE, "no selftest"),
-        ("cpu", {"cpu": PASSED}, "2.6.0", Level.OK, "2026-11-20"),
-        ("cpu", {"cpu": PASSED}, "2.7.1", Level.WARNING, "with torch 2.6.0, ranks have torch 2.7.1 now"),
-        ("cpu", {"cpu": PASSED | {"passed": False, "failed": ["hang"]}}, "2.6.0", Level.WARNING, "failed: hang"),
+        ("a100-80gb", {}, None, Severity.WARNING, "unverified"),
+        ("cpu", {}, None, Severity.NOTE, "no selftest"),
+        ("cpu", {"cpu": PASSED}, "2.6.0", Severity.OK, "2026-11-20"),
+        ("cpu", {"cpu": PASSED}, "2.7.1", Severity.WARNING, "with torch 2.6.0, ranks have torch 2.7.1 now"),
+        ("cpu", {"cpu": PASSED | {"passed": False, "failed": ["hang"]}}, "2.6.0", Severity.WARNING, "failed: hang"),
     ],
 )
 def test_the_last_selftest_is_told_and_what_changed_since(accelerator, tests, torch, level, words):
@@ -342,7 +342,7 @@ def test_of_other_machines_only_a_job_can_tell(tmp_path):
     spec = spec_of(tmp_path, "launcher.kind=slurm")
 
     alone = [(f.name, f.level) for f in check_ranks(spec, tmp_path, submits=False)]
-    assert alone == [("ranks_python", Level.NOTE), ("selftest", Level.NOTE)]
+    assert alone == [("ranks_python", Severity.NOTE), ("selftest", Severity.NOTE)]
     assert list(check_ranks(spec, tmp_path, submits=True)) == []
 
 
@@ -362,13 +362,13 @@ def engine_spec(folder: Path, *changes: str) -> SearchSpec:
 @pytest.mark.parametrize(
     ("core", "engine", "changes", "expected"),
     [
-        ("0.16.1", "1.0", (), [(CORE, Level.OK)]),  # a CPU takes none of its layers
-        (None, None, (), [(CORE, Level.ERROR)]),
-        ("0.15.3", None, (), [(CORE, Level.ERROR)]),
-        ("0.16.1", "2.10.0", (GPU,), [(CORE, Level.OK), (ENGINE, Level.OK)]),
-        ("0.16.1", "2.12.0", (GPU,), [(CORE, Level.OK), (ENGINE, Level.WARNING)]),
-        ("0.16.1", None, (GPU,), [(CORE, Level.OK), (ENGINE, Level.NOTE)]),
-        ("0.16.1", None, (GPU, FLASH), [(ENGINE, Level.ERROR), (CORE, Level.OK)]),
+        ("0.16.1", "1.0", (), [(CORE, Severity.OK)]),  # a CPU takes none of its layers
+        (None, None, (), [(CORE, Severity.ERROR)]),
+        ("0.15.3", None, (), [(CORE, Severity.ERROR)]),
+        ("0.16.1", "2.10.0", (GPU,), [(CORE, Severity.OK), (ENGINE, Severity.OK)]),
+        ("0.16.1", "2.12.0", (GPU,), [(CORE, Severity.OK), (ENGINE, Severity.WARNING)]),
+        ("0.16.1", None, (GPU,), [(CORE, Severity.OK), (ENGINE, Severity.NOTE)]),
+        ("0.16.1", None, (GPU, FLASH), [(ENGINE, Severity.ERROR), (CORE, Severity.OK)]),
     ],
 )
 def test_what_is_installed_is_compared_with_what_was_verified(tmp_path, core, engine, changes, expected):
@@ -381,16 +381,16 @@ def test_what_is_installed_is_compared_with_what_was_verified(tmp_path, core, en
 @pytest.mark.bad_input(54)
 def test_the_packages_of_the_nodes_are_compared_too(tmp_path):
     spec, well = engine_spec(tmp_path, GPU), probe(packages=PACKAGES)
-    assert [finding.level for finding in node_package_findings(well.ranks, spec)] == [Level.OK, Level.OK]
+    assert [finding.level for finding in node_package_findings(well.ranks, spec)] == [Severity.OK, Severity.OK]
     [old, _] = node_package_findings(probe(packages={**PACKAGES, "megatron-core": "0.15.3"}).ranks, spec)
     assert (old.level, "0.15.3 is installed, but engine megatron-core was verified with" in old.message) == (
-        Level.ERROR,
+        Severity.ERROR,
         True,
     )
     [differs] = node_package_findings(
         one_changed(well, 5, packages={**PACKAGES, "megatron-core": "0.16.2"}).ranks, spec
     )
-    assert (differs.name, differs.level) == (CORE, Level.ERROR)
+    assert (differs.name, differs.level) == (CORE, Severity.ERROR)
     assert "n1 has megatron-core 0.16.1" in differs.message
     assert "n2 has megatron-core 0.16.2" in differs.message
     [lacks] = node_package_findings(one_changed(well, 5, packages=dict.fromkeys(PACKAGES)).ranks, spec)
@@ -401,8 +401,8 @@ def test_each_engine_has_a_finding_and_a_failed_check_its_reason(tmp_path: Path)
     spec = loaded(tmp_path, TINY_SEARCH, "space.engine=[torch, deepspeed]")
     reasons = {"torch/cpu": None, "deepspeed/cpu": "an import has started 1 threads: jemalloc_bg_thd"}
     bad, good = warm_start_findings(spec, lambda python, preload: reasons[preload])
-    assert (good.level, good.message) == (Level.OK, "ranks of engine torch can be forked after their imports")
-    assert bad.level is Level.NOTE
+    assert (good.level, good.message) == (Severity.OK, "ranks of engine torch can be forked after their imports")
+    assert bad.level is Severity.NOTE
     assert bad.message.endswith("jemalloc_bg_thd")
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from orchestrator.config.importers.settings import flat
-from orchestrator.config.importers.torchtitan.config import imported_settings, settings_of
+from orchestrator.config.importers.torchtitan.config import as_settings, imported_settings
 from orchestrator.config.importers.torchtitan.registry import CONFIGS, DEFAULTS, refusal
 from orchestrator.config.importers.torchtitan.saved import read_saved_config
 from tests.orchestrator.config.importers.torchtitan.test_command import SPEC
@@ -49,8 +49,8 @@ def test_a_function_of_the_registry_gives_what_the_table_says(name, package):
     assert ("loss.num_chunks" in values) == ("loss.num_chunks" in ours)
     sections = ("activation_checkpoint.", "compile.", "parallelism.", "training.")
     of_the_release = {each: option for each, option in values.items() if each.startswith(sections)}
-    assert imported_settings({**settings_of(ours), **of_the_release}, prefix="--").layout
-    found, saved = imported_settings(settings_of(ours)), read_saved_config(json.dumps(theirs["saved"]))
+    assert imported_settings({**as_settings(ours), **of_the_release}, prefix="--").layout
+    found, saved = imported_settings(as_settings(ours)), read_saved_config(json.dumps(theirs["saved"]))
     assert saved.model == found.model
     assert saved.layout == {name: value for name, value in found.layout.items() if name != "matmul_precision"}
     recipe, kept = found.layout.get("matmul_precision", "same"), ours.get("model_spec.float8.filter_fqns", [])
