@@ -12,6 +12,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from dashboards.text import mask_credentials
 from search_spaces.errors import InputError
+from search_spaces.plain_file import read_named
 from trials.files import sqlite_file
 
 SQLITE_FILE = "sqlite:///"
@@ -87,7 +88,8 @@ def _installed_version() -> str | None:
     module = find_spec("mlflow")
     if module is None or module.origin is None:
         return None
-    stated = re.search(r'^VERSION = "([^"]+)"', Path(module.origin).with_name("version.py").read_text(), re.MULTILINE)
+    text = read_named(Path(module.origin).with_name("version.py")).decode()
+    stated = re.search(r'^VERSION = "([^"]+)"', text, re.MULTILINE)
     return stated[1] if stated else None
 
 

@@ -119,19 +119,6 @@ def test_an_outcome_that_says_what_cannot_be_is_not_believed(search):
 @pytest.mark.slow
 @pytest.mark.bad_input(41)
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(OUTCOME.to_json())), JSON))
-def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
-    """`result` treats a ValueError as an invalid outcome."""
-    try:
-        outcome = Outcome.from_json(OUTCOME.to_json() | change)
-    except ValueError:
-        return
-    classify(SPEC, outcome, ENDED)
-
-
-@pytest.mark.slow
-@pytest.mark.bad_input(41)
-@settings(deadline=None)
 @given(st.sampled_from(["measured", "proof", "fingerprint"]), NAMES, JSON | ODD)
 def test_whatever_the_numbers_are_there_is_a_verdict(section, name, value):
     data = OUTCOME.to_json()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.main import main as run
 from tests.bad_inputs.cli import READERS, Cli, endless, pipe
-from tests.sources import calls, modules
 
 pytestmark = pytest.mark.slow
 
@@ -78,53 +76,3 @@ def test_a_folder_that_is_a_link_to_itself_is_no_search(cli: Cli):
     itself(cli.folder / "loop")
     assert "not a regular file" in cli.refused("status", "./loop", code=6).error["message"]
     assert cli.refused("ledger", "rebuild", "loop", code=4).error["fix"]
-
-
-OWN_READERS = {
-    "search_spaces/plain_file.py": "the opener",
-    "search_spaces/schema/presets.py": "files that are installed with Parlay",
-    "dashboards/report/html.py": "files that are installed with Parlay",
-    "orchestrator/cli/detached.py": "no file: /dev/null",
-    "slurm/site_profile.py": "imports nothing of ours; looks what it is before it reads",
-    "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",
-    "slurm/sandbox/sandbox.py": "files of its own private folder, and /proc",
-    "slurm/sandbox/daemons.py": "files of its own private folder, and /proc",
-    "orchestrator/search/code_snapshot.py": "the sources that are installed, and a snapshot of them",
-    "orchestrator/recipe/write.py": "a snapshot of the sources",
-    "orchestrator/planning/plan.py": "the sources that are installed",
-    "trials/ranks/cpu_binding.py": "the kernel's topology of the CPUs",
-    "trials/fork_server/stub.py": "the kernel's words of processes and its counters",
-    "trials/fork_server/preload.py": "the kernel's names of its own threads",
-    "trials/ranks/kernel_oom.py": "the kernel's counters of a control group",
-    "trials/ranks/software.py": "the kernel's words of processes and drivers",
-    "trials/train/proof/host_memory.py": "the kernel's counters of memory",
-    "orchestrator/launchers/private_tmp.py": "opens as the opener does, within a folder that it holds open",
-}
-"""Modules that open files directly, and the files they read."""
-KERNELS = ("/proc", "/sys", "_proc", "proc /", "groups", "version_file", "EPHEMERAL_PORTS")
-"""Path prefixes of kernel files."""
-
-
-@pytest.mark.security("paths")
-def test_files_are_read_through_the_one_opener():
-    found = {f"{module}:{line}" for module in modules() for line in _reads_by_itself(module)}
-    assert found == set()
-
-
-def _reads_by_itself(module: str) -> Iterator[str]:
-    if module in OWN_READERS:
-        return
-    for name, call in calls(module):
-        if _is_reading(name, call) and not any(word in ast.unparse(call) for word in KERNELS):
-            yield f"{call.lineno}: {ast.unparse(call)}"
-
-
-def _is_reading(name: str, call: ast.Call) -> bool:
-    if name.endswith((".read_text", ".read_bytes")):
-        return True
-    if name != "open" and not name.endswith(".open"):
-        return False
-    words = ast.unparse(call)
-    if name == "os.open":
-        return "O_RDONLY" in words and "O_DIRECTORY" not in words
-    return any(mode in words for mode in ("'rb'", "'r'"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.terminal.live_table import console_for
-from orchestrator.cli import main, status
+from orchestrator.cli import main
 from tests.bad_inputs.cli import Cli
-from tests.sources import Module, calls, modules
 
 pytestmark = pytest.mark.bad_input(50)
 
@@ -85,21 +82,3 @@ def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(cli: Cli, m
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
         print_table(f"a,b\r\n1,{STEERING}\r\n")
         assert is_harmless(cli.capsys.readouterr().out) is is_terminal
-
-
-DOORS = {"orchestrator/cli/output.py", "orchestrator/cli/main.py"}
-"""main.py prints a message of its own for a Python that is too old to import anything."""
-
-
-def test_verbs_speak_through_one_door():
-    verbs = [module for module in modules() if module.startswith("orchestrator/cli/")]
-    assert {module for module in verbs if any(_spoken(module))} == DOORS
-    consoles = {module for module in modules() for name, _ in calls(module) if name == "Console"}
-    assert consoles <= {"dashboards/terminal/live_table.py"}
-    assert list(_spoken(Path(status.__file__))) == []
-
-
-def _spoken(module: Module) -> Iterator[ast.Call]:
-    for name, call in calls(module):
-        if name in ("print", "sys.stdout.write", "sys.stderr.write", "typer.echo", "traceback.print_exc"):
-            yield call
