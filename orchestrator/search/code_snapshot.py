@@ -57,7 +57,6 @@ COMPUTE_SIDE = (
     "trials/files/__init__.py",
     "trials/files/folders.py",
     "trials/files/git_checkout.py",
-    "trials/files/ports.py",
     "trials/files/text.py",
     "trials/files/tracebacks.py",
     "trials/measurement/*.py",
