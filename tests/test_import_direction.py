@@ -110,7 +110,7 @@ def test_only_the_orchestrator_writes_the_ledger():
 
 def test_the_light_compute_side_imports_the_standard_library_and_itself():
     assert wrong(lambda module: outside(module, dotted(LIGHT)), LIGHT) == {
-        PRELOAD: ["trials.train.engines.imports", "trials.train.engines.imports.import_layouts"],
+        PRELOAD: ["trials.train.preload", "trials.train.preload.import_engine"],
         LAUNCHER: ["accelerate"],
     }
 

@@ -25,9 +25,9 @@ def import_all(preload: str) -> None:
     engine, _, device = preload.partition("/")
     prepare_imports(engine, device == "cpu", os.environ)
     try:
-        from trials.train.engines.imports import import_layouts
+        from trials.train.preload import import_engine
 
-        import_layouts(engine, device == "cpu")
+        import_engine(engine, device == "cpu")
     except Exception as error:
         raise CannotFork(f"the import failed: {type(error).__name__}: {error}") from error
 

@@ -9,26 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from importlib import import_module
 
 from search_spaces.layouts.layout import Layout
 from trials.train.engines.factory import engine_builder
-
-_LAYOUTS = (
-    Layout(pipeline_parallel=2, activation_checkpointing="full"),
-    Layout(data_parallel=2, zero_stage=3, offload="optimizer", activation_checkpointing="full"),
-)
-"""Layouts that together import what any does, but for torch's compiler."""
-
-
-def import_layouts(engine: str, on_cpu: bool) -> None:
-    """Import what some rank of this engine imports, but for what compiled layouts need."""
-    import trials.train.measurement.profile
-    import trials.train.trial_run  # noqa: F401
-
-    for layout in _LAYOUTS:
-        import_training(replace(layout, engine=engine), on_cpu)
 
 
 def import_training(layout: Layout, on_cpu: bool) -> None:
