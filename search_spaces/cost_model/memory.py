@@ -68,8 +68,11 @@ def stage_memory(
     """
     stages = StageTable.ends(model, layouts) if stages is None else stages
     kept, working, copies, gathered = (np.zeros(stages.layers.shape) for _ in range(4))
+    # An MTP layer is one like the last, with logits of its own.
+    of_mtp, mtp_has_experts = stages.has_head * model.num_mtp_layers, model.has_experts(model.num_layers - 1)
     for alike, layers in layers_alike(model, stages.layers, stages.expert_layers):
         layer = LayerActivations.of(alike, layouts, expert_skew)
+        layers = layers + of_mtp * (mtp_has_experts == (alike.num_experts is not None))
         kept = kept + layers * _column(layer.kept)
         working = np.maximum(working, (layers > 0) * _column(layer.working))
         copies = copies + layers * _column(_quantized_copies(alike, layouts))
@@ -78,7 +81,7 @@ def stage_memory(
     return StageMemory(
         **state | {"weights": state["weights"] + copies / GIB},
         activations=(in_flight(layouts, stages.index) * kept + working) / GIB,
-        logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
+        logits=(stages.has_head + of_mtp) * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=(gathered + _column(_message_bytes(model, layouts))) / GIB,
     )
 

@@ -336,6 +336,17 @@ def test_the_rank_of_the_most_loaded_expert_holds_more_activations():
     assert kept(1, 3.0) == pytest.approx(kept(1, 1.0))
 
 
+@pytest.mark.parametrize("experts", [{}, {"num_experts": 8, "experts_per_token": 2, "num_dense_layers": 1}])
+def test_an_mtp_layer_has_the_activations_of_the_last_layer_and_logits_of_its_own(experts):
+    model = replace(SMALL, **experts)
+    layout = Layout(pipeline_parallel=2, pipeline_schedule="1f1b", grad_accum_steps=4, precision="bf16")
+    plain, with_mtp = memory(model, layout), memory(replace(model, num_mtp_layers=2), layout)
+    last = model.with_experts_in_layers(model.has_experts(model.num_layers - 1))
+    kept_gib = LayerActivations.of(last, LayoutTable.of([layout])).kept[0] / GIB
+    assert (with_mtp.activations - plain.activations)[0].tolist() == pytest.approx([0, 2 * kept_gib])
+    assert with_mtp.logits[0].tolist() == pytest.approx((3 * plain.logits[0]).tolist())
+
+
 def _saved(model, modules):
     """Elements of a token that a layer does not keep where these modules are recomputed, a mean over the layers."""
     none = Layout(engine="megatron-core", precision="bf16")
