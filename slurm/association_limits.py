@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slurm.field_parsers import clock_s, limit
+from slurm.job_state import JobSnapshot
 from slurm.request import JobOptions
 
 ASSOCIATION_FORMAT = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall"
-QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES,UsageFactor,Preempt,PreemptMode,GraceTime"
+QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES,UsageFactor"
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class Qos:
 
     A QOS that overrides a limit of the partition (MaxTime, MaxNodes, MinNodes) puts its own in its place. The limits of
     the partition's QOS come before those of the job's, unless the latter `overrides_partition_qos`. `max_nodes` and
-    `max_gpus` are per job. Usage is counted `usage_factor` times. Its jobs may preempt those of the QOS in `preempts`;
-    when its own are preempted, `preempt_mode` is what happens to them (`cluster`: the cluster's), `grace_time_s` later.
+    `max_gpus` are per job. Usage is counted `usage_factor` times.
     """
 
     name: str
@@ -51,9 +51,6 @@ class Qos:
     max_nodes: float = math.inf
     max_gpus: float = math.inf
     usage_factor: float = 1.0
-    preempts: tuple[str, ...] = ()
-    preempt_mode: str = "cluster"
-    grace_time_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,16 @@ class AssociationLimits:
         default = defaults.pop() if len(defaults) == 1 else None
         return self.qos(options.qos or default)
 
-    def usage_factor_for(self, options: JobOptions) -> float | None:
-        """Return the usage factor of the job's QOS; None where it may have several QOS with different ones."""
-        named = self.qos_for(options)
-        allowed = {name for association in self.associations_for(options) for name in association.qos}
-        possible = [qos for qos in self.all_qos if not allowed or qos.name in allowed] if named is None else [named]
-        factors = {qos.usage_factor for qos in possible}
-        return factors.pop() if len(factors) == 1 else None
+
+def billing_with_factor(job: JobSnapshot, limits: AssociationLimits | None) -> float | None:
+    """Return what the job is billed in an hour: its billing units, times the usage factor of its QOS.
+
+    `limits` is None without accounting, where there are no QOS. None where the units or the QOS are not known.
+    """
+    if job.billing is None or limits is None:
+        return job.billing
+    qos = limits.qos(job.qos)
+    return None if qos is None else qos.usage_factor * job.billing
 
 
 def normalized_name(name: str) -> str:
@@ -129,11 +129,8 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
             max_nodes=_resource(resources, "node"),
             max_gpus=_resource(resources, "gres/gpu"),
             usage_factor=_factor(usage),
-            preempts=tuple(other for other in preempts.split(",") if other),
-            preempt_mode=mode or "cluster",
-            grace_time_s=0.0 if math.isinf(grace := clock_s(grace_time)) else grace,
         )
-        for name, flags, wall, jobs, submit, resources, usage, preempts, mode, grace_time in _rows(stdout, QOS_FORMAT)
+        for name, flags, wall, jobs, submit, resources, usage in _rows(stdout, QOS_FORMAT)
         if name
     )
 

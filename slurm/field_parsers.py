@@ -31,3 +31,9 @@ def clock_s(text: str) -> float:
         return math.inf
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
+def billing_units(tres: str) -> float | None:
+    """Return the billing units in `billing=40,cpu=8,gres/gpu=4,node=2`; None without them."""
+    match = re.search(r"(?:^|,)billing=([0-9]{1,18})(?:,|$)", tres)
+    return float(match[1]) if match else None

@@ -44,15 +44,6 @@ class Submission:
     message: str = ""
 
 
-class PreemptsBy(str, Enum):
-    """Priority by which jobs preempt others (PreemptType)."""
-
-    __str__ = str.__str__
-
-    PARTITION = "partition_prio"
-    QOS = "qos"
-
-
 @dataclass(frozen=True)
 class SlurmSettings:
     """Time limits and defaults from the cluster's configuration, in seconds. Defaults are Slurm's own (slurm.conf(5)).
@@ -60,8 +51,6 @@ class SlurmSettings:
     A job may run `over_time_limit_s` beyond its limit, or its partition's value instead. Slurm checks limits once a
     minute and waits `kill_wait_s` between SIGTERM and SIGKILL. squeue and scontrol forget a job `min_job_age_s` after
     its end. Without `enforces_limits` a job beyond its partition's limits is accepted and stays pending for ever.
-    `priority_flags` and `tracks_memory` decide how jobs are billed (slurm/billing.py). Jobs of lower priority are
-    preempted by partition or QOS (`preempts_by`, None: never), in `preempt_mode` where neither has its own.
     """
 
     cluster_name: str = ""
@@ -72,10 +61,6 @@ class SlurmSettings:
     message_timeout_s: float = 10.0
     has_accounting: bool = False
     enforces_limits: bool = False
-    priority_flags: tuple[str, ...] = ()
-    tracks_memory: bool = False
-    preempts_by: PreemptsBy | None = None
-    preempt_mode: str = "OFF"
     default_partition: str = ""
     partition_over_times_s: Mapping[str, float] = field(default_factory=dict)
 

@@ -89,7 +89,7 @@ class JobSnapshot:
     `state_text` is Slurm's own word. `reason` is why the job waits or how it failed (None for Slurm's "None"). `nodes`
     are expanded names, () before there are any. `exit_code` and `signal` are the two halves of Slurm's ExitCode, None
     where the command does not report them. `restarts` counts requeues, `billing` is the job's billing units
-    (slurm/billing.py) and `qos` its QOS, None likewise.
+    and `qos` its QOS, None likewise.
     """
 
     job_id: str

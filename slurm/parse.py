@@ -12,10 +12,9 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-from slurm.billing import parse_billing
-from slurm.field_parsers import field_of, whole_number
+from slurm.field_parsers import billing_units, field_of, whole_number
 from slurm.hostlist import HostListError, expand
-from slurm.interface import PreemptsBy, SlurmSettings, Submission, SubmitStatus
+from slurm.interface import SlurmSettings, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 
 SQUEUE_FORMAT = "%A|%u|%T|%r|%N|%V|%S|%e|%j"
@@ -203,7 +202,7 @@ def parse_scontrol_job(stdout: str, job_id: str) -> JobSnapshot | None:
         exit_code=code,
         signal=signal,
         restarts=whole_number(field_of(rest, "Restarts")),
-        billing=parse_billing(field_of(rest, "AllocTRES") or field_of(rest, "TRES")),
+        billing=billing_units(field_of(rest, "AllocTRES") or field_of(rest, "TRES")),
         qos=field_of(match["head"], "QOS") or None,
     )
 
@@ -228,7 +227,7 @@ def _sacct_row(line: str) -> JobSnapshot | None:
     job_id, user, state, exit_code, submitted, started, ended, nodes, tres, qos, name = fields
     code, signal = parse_exit_code(exit_code)
     head, times = (job_id, user, state, "", nodes), (submitted, started, ended)
-    return _snapshot(head, times, name, code, signal, billing=parse_billing(tres), qos=qos or None)
+    return _snapshot(head, times, name, code, signal, billing=billing_units(tres), qos=qos or None)
 
 
 def _snapshot(
@@ -319,15 +318,7 @@ def parse_config(stdout: str) -> SlurmSettings:
         message_timeout_s=_seconds(found.get("MessageTimeout"), defaults.message_timeout_s),
         has_accounting=found.get("AccountingStorageType", "").endswith("slurmdbd"),
         enforces_limits=found.get("EnforcePartLimits", "NO") != "NO",
-        priority_flags=tuple(flag for flag in found.get("PriorityFlags", "").split(",") if flag not in _NO_TEXT),
-        tracks_memory="MEMORY" in found.get("SelectTypeParameters", "").upper(),
-        preempts_by=_preempts_by(found.get("PreemptType", "")),
-        preempt_mode=found.get("PreemptMode", "OFF"),
     )
-
-
-def _preempts_by(preempt_type: str) -> PreemptsBy | None:
-    return next((by for by in PreemptsBy if preempt_type == f"preempt/{by}"), None)
 
 
 def _seconds(text: str | None, default: float) -> float:

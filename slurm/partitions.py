@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm.association_limits import Qos, normalized_name
-from slurm.billing import parse_weights
 from slurm.field_parsers import clock_s, field_of, limit, whole_number
-from slurm.hostlist import HostListError, expand
 from slurm.request import JobRequest
 
 NO_OVERRIDES = Qos("")
@@ -28,9 +26,7 @@ class PartitionSnapshot:
 
     A missing limit is infinite. `over_time_s` is how long a job may run beyond its limit, None for the cluster's
     default. `allowed_*` is None where everybody is allowed. `qos` is the partition's own, whose limits apply to all of
-    its jobs. `billing_weights` are its TRESBillingWeights (slurm/billing.py). `preempt_mode` is what happens to its
-    jobs when they are preempted, `grace_time_s` later, by those of a partition of a higher `priority_tier` on its
-    `nodes`, or by a QOS.
+    its jobs.
     """
 
     name: str
@@ -47,12 +43,7 @@ class PartitionSnapshot:
     denied_qos: tuple[str, ...] = ()
     allowed_groups: tuple[str, ...] | None = None
     qos: str | None = None
-    nodes: tuple[str, ...] = ()
     has_whole_nodes: bool = False
-    billing_weights: Mapping[str, float] | None = None
-    priority_tier: int = 1
-    preempt_mode: str = "OFF"
-    grace_time_s: float = 0.0
 
     def allows_account(self, name: str) -> bool:
         return _allows(name, self.allowed_accounts, self.denied_accounts)
@@ -134,21 +125,8 @@ def _partition(line: str) -> PartitionSnapshot | None:
         denied_qos=_names(field_of(line, "DenyQos")) or (),
         allowed_groups=_names(field_of(line, "AllowGroups")),
         qos=(_names(field_of(line, "QoS")) or (None,))[0],
-        nodes=_hosts(field_of(line, "Nodes")),
         has_whole_nodes=field_of(line, "OverSubscribe") == "EXCLUSIVE",
-        billing_weights=parse_weights(field_of(line, "TRESBillingWeights")),
-        priority_tier=whole_number(field_of(line, "PriorityTier")) or 1,
-        preempt_mode=field_of(line, "PreemptMode") or "OFF",
-        grace_time_s=limit(field_of(line, "GraceTime"), none=0.0),
     )
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    """Return the names in a host list; () for none, and for anything else."""
-    try:
-        return () if text in _EVERYBODY else expand(text)
-    except HostListError:
-        return ()
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -36,11 +36,12 @@ def plan(
     ] = False,
     rejected: Annotated[bool, typer.Option("--rejected", help="List every rejected layout, with its rule.")] = False,
 ) -> None:
-    from orchestrator.cli.plan_answer import PlanAnswer, PlannedCost
+    from orchestrator.cli.plan_answer import PlanAnswer, cost_lines
     from orchestrator.cli.plan_table import plan_text
     from orchestrator.config.schema.setup_file import SetupFile
     from orchestrator.diagnostics.preflight.trainer import require_trainer
     from orchestrator.planning.candidates import candidates_of
+    from orchestrator.planning.pay_back import expected_pay_back
     from orchestrator.planning.plan import plan_of
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
 
@@ -50,10 +51,10 @@ def plan(
         space = candidates_of(spec)
         require_trainer(spec)
     plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))
-    cost = PlannedCost.of(plan, spec, space)
+    pay_back = expected_pay_back(plan, space.baseline)
     if prints_json.get():
-        print_result(PlanAnswer.of(plan, spec, space, cost, top, rejected))
+        print_result(PlanAnswer.of(plan, spec, space, pay_back, top, rejected))
     else:
         setup = SetupFile.of(spec.launcher)
         text = plan_text(plan, spec, space, top, rejected, details)
-        print_text("\n".join([text, *cost.lines(plan.expected.guided), *(setup.lines() if setup else ())]))
+        print_text("\n".join([text, *cost_lines(plan, pay_back), *(setup.lines() if setup else ())]))

@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from slurm.association_limits import Association, AssociationLimits, Qos, parse_associations, parse_qos
+from slurm.association_limits import (
+    Association,
+    AssociationLimits,
+    Qos,
+    billing_with_factor,
+    parse_associations,
+    parse_qos,
+)
+from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions
 
 ASSOCIATIONS = """\
@@ -18,10 +26,10 @@ elsewhere|acc||normal||9||
 sacctmgr: a warning
 """
 QUALITIES = """\
-normal||||||1.000000||cluster|00:00:00
-fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2|2.500000|normal,small|cluster|00:00:00
-big|PartitionMaxNodes|||4|cpu=5000|1.000000||cluster|00:00:00
-small|OverPartQOS,PartitionMinNodes|||||0.000000||requeue|00:02:00
+normal||||||1.000000
+fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2|2.500000
+big|PartitionMaxNodes|||4|cpu=5000|1.000000
+small|OverPartQOS,PartitionMinNodes|||||0.000000
 """
 LIMITS = AssociationLimits(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
 
@@ -39,9 +47,9 @@ def test_rows_are_qualities_with_what_they_lift():
     lifted = {"overrides_min_nodes": True, "overrides_partition_qos": True}
     assert parse_qos(QUALITIES) == (
         Qos("normal"),
-        Qos("fast", overrides_max_time=True, **limits, usage_factor=2.5, preempts=("normal", "small")),
+        Qos("fast", overrides_max_time=True, **limits, usage_factor=2.5),
         Qos("big", overrides_max_nodes=True, max_submit=4),
-        Qos("small", **lifted, usage_factor=0.0, preempt_mode="requeue", grace_time_s=120.0),
+        Qos("small", **lifted, usage_factor=0.0),
     )
     assert Qos("big").max_gpus == math.inf
 
@@ -69,8 +77,8 @@ def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
     assert limits.qos_for(JobOptions()) is limits.qos("nosuch") is limits.qos(None) is None
 
 
-def test_the_usage_factor_is_known_where_all_possible_qos_have_the_same():
-    assert LIMITS.usage_factor_for(JobOptions(qos="fast")) == 2.5
-    assert LIMITS.usage_factor_for(JobOptions(account="root")) == 1.0
-    assert LIMITS.usage_factor_for(JobOptions(account="acc", partition="main")) is None, "normal or fast"
-    assert AssociationLimits((), (Qos("normal"),)).usage_factor_for(JobOptions()) == 1.0
+def test_the_usage_factor_of_its_qos_counts_in_what_a_job_is_billed():
+    ended = JobSnapshot("1", "a", "me", JobState.COMPLETED, "COMPLETED", billing=40.0, qos="fast")
+    assert billing_with_factor(ended, LIMITS) == 100.0
+    assert billing_with_factor(ended, None) == 40.0, "without accounting there are no QOS"
+    assert billing_with_factor(ended, AssociationLimits()) is None, "it is not known"

@@ -1,19 +1,14 @@
-"""Partitions from scontrol: jobs that none of them would ever start, and what may preempt a job."""
+"""Partitions from scontrol, and jobs that none of them would ever start."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
 import pytest
 
-from slurm.association_limits import AssociationLimits, Qos
-from slurm.interface import PreemptsBy, SlurmSettings
-from slurm.parse import parse_config
+from slurm.interface import SlurmSettings
 from slurm.partitions import PartitionSnapshot, beyond_limits, default_partition, named_partitions, parse_partitions
-from slurm.preemption import Preemption, preemption_of
-from slurm.request import JobOptions
 from tests.slurm.test_nodes import asked
 
 SHOWN = """\
@@ -31,7 +26,7 @@ No partitions in the system
 
 def test_lines_are_partitions_that_say_who_is_let_in():
     main, debug, long, odd = parse_partitions(SHOWN)
-    assert main == PartitionSnapshot("main", is_default=True, num_nodes=4, nodes=("n1", "n2", "n3", "n4"))
+    assert main == PartitionSnapshot("main", is_default=True, num_nodes=4)
     limits = {"max_time_s": 3600.0, "min_nodes": 2, "max_nodes": 2.0, "num_nodes": 8, "over_time_s": 300.0}
     lets_in = {"allowed_accounts": ("a", "b"), "denied_qos": ("slow",), "allowed_groups": ("physics", "chem")}
     assert debug == PartitionSnapshot("debug", state_text="DRAIN", **limits, **lets_in)
@@ -79,40 +74,3 @@ def test_a_partition_may_have_an_over_time_of_its_own():
     settings = SlurmSettings(over_time_limit_s=60.0, default_partition="debug", partition_over_times_s=over_times)
     known = {None: 300.0, "main": 60.0, "odd": 0.0, "odd,main": 60.0, "main,debug": 300.0, "long": math.inf}
     assert {partition: settings.over_time_s(partition) for partition in known} == known
-
-
-TIERS = """\
-PartitionName=main Default=YES GraceTime=0 Nodes=n[1-4] PriorityTier=1 PreemptMode=REQUEUE State=UP
-PartitionName=scav Default=NO GraceTime=5 Nodes=n[1-4] PriorityTier=1 PreemptMode=CANCEL State=UP \
-TRESBillingWeights=CPU=1.0,Mem=0.25G,GRES/gpu=8.0
-PartitionName=high Default=NO GraceTime=0 Nodes=n[3-9] PriorityTier=10 PreemptMode=OFF State=UP
-PartitionName=apart Default=NO GraceTime=0 Nodes=m[1-2] PriorityTier=1 PreemptMode=REQUEUE State=UP
-"""
-PARTITIONS = parse_partitions(TIERS)
-CONFIG = parse_config("PreemptMode             = REQUEUE\nPreemptType             = preempt/partition_prio\n")
-
-
-BY_QOS = replace(CONFIG, preempts_by=PreemptsBy.QOS)
-QOS = (
-    Qos("low", preempt_mode="requeue", grace_time_s=60.0),
-    Qos("high", preempts=("low", "normal")),
-    Qos("normal"),
-)
-
-
-@pytest.mark.parametrize(
-    ("options", "settings", "expected"),
-    [
-        (JobOptions(partition="scav"), CONFIG, Preemption(PreemptsBy.PARTITION, ("high",), "CANCEL", 5.0)),
-        (JobOptions(), CONFIG, Preemption(PreemptsBy.PARTITION, ("high",), "REQUEUE", 0.0)),
-        (JobOptions(partition="high"), CONFIG, None),
-        (JobOptions(partition="apart"), CONFIG, None),  # no partition has its nodes as well
-        (JobOptions(partition="scav"), parse_config("PreemptType = (null)\nPreemptMode = OFF"), None),
-        (JobOptions(qos="low"), BY_QOS, Preemption(PreemptsBy.QOS, ("high",), "REQUEUE", 60.0)),
-        (JobOptions(qos="high"), BY_QOS, None),
-        (JobOptions(), BY_QOS, None),  # its QOS is not known
-    ],
-)
-def test_a_job_is_preempted_by_a_higher_tier_on_its_nodes_or_by_a_qos_that_names_its_own(options, settings, expected):
-    request = replace(asked(), options=options)
-    assert preemption_of(request, settings, PARTITIONS, AssociationLimits((), QOS)) == expected

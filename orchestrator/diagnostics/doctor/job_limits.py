@@ -18,7 +18,6 @@ from operator import attrgetter
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Severity, error, note, ok, warning
 from orchestrator.diagnostics.doctor.site_profile import site_findings
-from orchestrator.diagnostics.preflight.job_terms import describe_preemption
 from orchestrator.diagnostics.preflight.slurm_site import (
     describe_option,
     describe_request,
@@ -42,7 +41,6 @@ from slurm.nodes import (
 )
 from slurm.option_checks import option_warnings
 from slurm.partitions import NO_OVERRIDES, PartitionSnapshot, beyond_limits, named_partitions
-from slurm.preemption import preemption_of
 from slurm.request import JobOptions, JobRequest
 
 _FIXES = {
@@ -97,7 +95,6 @@ def check_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[F
     entered = named_partitions(_in_open_partitions(requests[0], cluster), cluster.partitions)
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
-    yield from preemption_findings(slurm, requests[-1], cluster)
     if not any(finding.level is Severity.ERROR for finding in partitions):  # Slurm would only repeat them
         for request in requests:
             may_run = _in_open_partitions(request, cluster)
@@ -166,19 +163,6 @@ def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: SlurmSnaps
     else:
         words = f"cluster.accelerator is {accelerator}, the nodes' GPUs are {', '.join(sorted(kinds))}"
         yield error("accelerator", words, "set cluster.accelerator to what the nodes have, or name another partition")
-
-
-def preemption_findings(slurm: Slurm, request: JobRequest, cluster: SlurmSnapshot) -> Iterator[Finding]:
-    """Say which other jobs may preempt those of the search."""
-    found = preemption_of(request, slurm.settings(), cluster.partitions, cluster.association_limits)
-    if found is None:
-        return
-    names = tuple(partition.name for partition in named_partitions(request, cluster.partitions))
-    words, fix = describe_preemption(found, names), "name a partition or QOS whose jobs nobody preempts"
-    if found.suspends:
-        yield warning("preemption", words, fix)
-    else:
-        yield note("preemption", words, f"{fix}, or set search.budget_node_hours")
 
 
 def job_findings(request: JobRequest, cluster: SlurmSnapshot, is_smallest: bool) -> Iterator[Finding]:

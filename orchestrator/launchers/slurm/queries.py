@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from slurm.association_limits import AssociationLimits
-from slurm.billing import billing_with_factor
+from slurm.association_limits import AssociationLimits, billing_with_factor
 from slurm.driver_script import DRIVER_SUFFIX
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.job_state import JobSnapshot
