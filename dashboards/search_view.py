@@ -9,7 +9,7 @@ from typing import Any
 
 from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
-from trials.analysis.ranking import Objective, Ranking, known_value_of, upper_bound_of, value_of
+from trials.analysis.ranking import Objective, Ranking, known_value_of, value_of
 from trials.analysis.verdict import SearchVerdict, baseline_key_of, global_batch_of, ranking_of, verdict_of
 from trials.ledger.events import SearchRecord
 from trials.trial import Trial
@@ -82,14 +82,8 @@ class SearchView:
 
     def speed(self, row: TrialOrLayout) -> float | None:
         """The objective turned so that larger is better, where it was measured with the search's global batch."""
-        return value_of(row, self.objective) if row.measured is not None and self._competes(row) else None
-
-    def speed_at_most(self, trial: Trial) -> float | None:
-        """Upper bound of the speed of a trial that stopped early or ran out of time; None for others."""
-        return upper_bound_of(trial, self.objective) if self._competes(trial) else None
-
-    def _competes(self, row: TrialOrLayout) -> bool:
-        return row.layout.global_batch_size == global_batch_of(self.search)
+        competes = row.layout.global_batch_size == global_batch_of(self.search)
+        return value_of(row, self.objective) if row.measured is not None and competes else None
 
     @cached_property
     def baseline_speed(self) -> float | None:

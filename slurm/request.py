@@ -48,13 +48,40 @@ def _count(description: str, ge: int, le: int, **about: Any) -> Any:
     return field(default=None, metadata={"description": description, "ge": ge, "le": le, **about})
 
 
-_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
-_WORD_RULE = "letters, digits and _ . @ + -"
-_WORDS = rf"{_WORD}(,{_WORD}){{0,31}}"
-_WORDS_RULE = "names of letters, digits and _ . @ + -, between commas"
-_GRES = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}"
-_LICENSE = rf"{_WORD}([:=][0-9]{{1,6}})?"
+def _directive(description: str, form: tuple[str, str], *variables: str) -> Any:
+    """A text that the script has as --name=value: `form` is its pattern and the rule in words, `variables` those that
+    sbatch reads for it."""
+    pattern, rule = form
+    read = {"variables": variables} if variables else {}
+    return _option(description, pattern=pattern, rule=rule, is_directive=True, **read)
+
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
+_WORD = (_NAME, "letters, digits and _ . @ + -")
+_WORDS = (rf"{_NAME}(,{_NAME}){{0,31}}", "names of letters, digits and _ . @ + -, between commas")
+_FEATURES = (
+    r"[A-Za-z0-9_\[(][A-Za-z0-9_.:=+&|,*()\[\]-]{0,255}",
+    "features of letters, digits and _ . : = + -, joined by & | , * and brackets",
+)
+_ONE_GRES = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}"
+_GRES = (rf"{_ONE_GRES}(,{_ONE_GRES}){{0,15}}", "name:count or name:type:count, between commas")
+_MEMORY = (r"[0-9]{1,12}[KMGT]?", "a whole number of MiB, or one with K, M, G or T; 0 is all of a node")
 _AFTER = r"after(any|ok|notok|corr)?:[1-9][0-9]{0,9}(\+[0-9]{1,6})?(:[1-9][0-9]{0,9}(\+[0-9]{1,6})?){0,15}"
+_DEPENDENCY = (
+    rf"{_AFTER}(,{_AFTER}){{0,15}}|{_AFTER}(\?{_AFTER}){{0,15}}",
+    "after, afterany, afterok, afternotok or aftercorr with job ids, such as afterok:12345, joined by , or by ?",
+)
+_NETWORK = (r"[A-Za-z0-9_][A-Za-z0-9_.:=,-]{0,255}", "letters, digits and _ . : = , -")
+_LICENSE = rf"{_NAME}([:=][0-9]{{1,6}})?"
+_LICENSES = (rf"{_LICENSE}(,{_LICENSE}){{0,15}}", "name or name:count, between commas")
+_COMMENT = (
+    r"[A-Za-z0-9_][A-Za-z0-9_.,:=@/+-]{0,255}",
+    "letters, digits and _ . , : = @ / + -, without blanks",
+)
+_SIGNAL = (
+    r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
+    "a signal, B: or R: before it, @seconds after it",
+)
 
 
 @dataclass(frozen=True)
@@ -96,39 +123,12 @@ class JobOptions:
     exported. `segment` of 0 leaves its directive out, too.
     """
 
-    account: str | None = _option(
-        "Account (project) that pays.",
-        pattern=_WORD,
-        rule=_WORD_RULE,
-        is_directive=True,
-        # SLURM_ACCOUNT is not read by sbatch, but set by many sites and login scripts; Slurm itself sets
-        # SLURM_JOB_ACCOUNT.
-        variables=("SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
-    )
-    partition: str | None = _option(
-        "Partition, or several with commas.",
-        pattern=_WORDS,
-        rule=_WORDS_RULE,
-        is_directive=True,
-        variables=("SBATCH_PARTITION",),
-    )
-    qos: str | None = _option(
-        "Quality of service.", pattern=_WORD, rule=_WORD_RULE, is_directive=True, variables=("SBATCH_QOS",)
-    )
-    reservation: str | None = _option(
-        "Reservation to run in.",
-        pattern=_WORDS,
-        rule=_WORDS_RULE,
-        is_directive=True,
-        variables=("SBATCH_RESERVATION",),
-    )
-    constraint: str | None = _option(
-        "Features the nodes must have.",
-        pattern=r"[A-Za-z0-9_\[(][A-Za-z0-9_.:=+&|,*()\[\]-]{0,255}",
-        rule="features of letters, digits and _ . : = + -, joined by & | , * and brackets",
-        is_directive=True,
-        variables=("SBATCH_CONSTRAINT",),
-    )
+    # SLURM_ACCOUNT is not read by sbatch, but set by many sites and login scripts; Slurm itself sets SLURM_JOB_ACCOUNT.
+    account: str | None = _directive("Account (project) that pays.", _WORD, "SBATCH_ACCOUNT", "SLURM_ACCOUNT")
+    partition: str | None = _directive("Partition, or several with commas.", _WORDS, "SBATCH_PARTITION")
+    qos: str | None = _directive("Quality of service.", _WORD, "SBATCH_QOS")
+    reservation: str | None = _directive("Reservation to run in.", _WORDS, "SBATCH_RESERVATION")
+    constraint: str | None = _directive("Features the nodes must have.", _FEATURES, "SBATCH_CONSTRAINT")
     gpus_per_node: int | None = _count(
         "GPUs requested on each node. Default: cluster.gpus_per_node; none on CPU or with gres.",
         1,
@@ -136,23 +136,15 @@ class JobOptions:
         is_directive=True,
         variables=("SBATCH_GPUS_PER_NODE",),
     )
-    gres: str | None = _option(
-        "Generic resources, for example gpu:4.",
-        pattern=rf"{_GRES}(,{_GRES}){{0,15}}",
-        rule="name:count or name:type:count, between commas",
-        is_directive=True,
-        variables=("SBATCH_GRES",),
-    )
+    gres: str | None = _directive("Generic resources, for example gpu:4.", _GRES, "SBATCH_GRES")
     cpus_per_task: int | None = _count("CPU cores of each rank.", 1, 4096, is_directive=True)
     threads_per_core: int | None = _count(
         "Hardware threads used per core, 1 for no hyper-threads.", 1, 8, is_directive=True
     )
-    mem: str | None = _option(
+    mem: str | None = _directive(
         "Memory of each node, 0 for all of it. slurm_pilot: with that of fork servers added.",
-        pattern=r"[0-9]{1,12}[KMGT]?",
-        rule="a whole number of MiB, or one with K, M, G or T; 0 is all of a node",
-        is_directive=True,
-        variables=("SBATCH_MEM_PER_NODE",),
+        _MEMORY,
+        "SBATCH_MEM_PER_NODE",
     )
     exclusive: bool | str = _option(
         "Whole nodes, for steadier measurements; user: shared with your own jobs only; topo: whole blocks of"
@@ -168,12 +160,9 @@ class JobOptions:
         0,
         100_000,
     )
-    dependency: str | None = _option(
+    dependency: str | None = _directive(
         "Jobs that the search's first jobs wait for, as in sbatch --dependency: afterok:12345. Later ones do not.",
-        pattern=rf"{_AFTER}(,{_AFTER}){{0,15}}|{_AFTER}(\?{_AFTER}){{0,15}}",
-        rule="after, afterany, afterok, afternotok or aftercorr with job ids, such as afterok:12345, joined by , or by"
-        " ?",
-        is_directive=True,
+        _DEPENDENCY,
     )
     repeat_placement: Placement = _option(
         "Nodes of the finalists' repeats, of pilots and of replays. one_switch: below one leaf switch (--switches=1);"
@@ -186,32 +175,10 @@ class JobOptions:
     )
     exclude: tuple[str, ...] = _option("Nodes to avoid.", (), is_directive=True)
     nodelist: tuple[str, ...] = _option("Nodes to run on.", (), is_directive=True)
-    network: str | None = _option(
-        "Network options of the site (Frontier).",
-        pattern=r"[A-Za-z0-9_][A-Za-z0-9_.:=,-]{0,255}",
-        rule="letters, digits and _ . : = , -",
-        is_directive=True,
-        variables=("SBATCH_NETWORK",),
-    )
-    licenses: str | None = _option(
-        "Licenses; file systems on some sites.",
-        pattern=rf"{_LICENSE}(,{_LICENSE}){{0,15}}",
-        rule="name or name:count, between commas",
-        is_directive=True,
-    )
-    comment: str | None = _option(
-        "Comment, used by some sites for accounting or routing.",
-        pattern=r"[A-Za-z0-9_][A-Za-z0-9_.,:=@/+-]{0,255}",
-        rule="letters, digits and _ . , : = @ / + -, without blanks",
-        is_directive=True,
-    )
-    signal: str | None = _option(
-        "Signal before the time limit, as in sbatch --signal.",
-        pattern=r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
-        rule="a signal, B: or R: before it, @seconds after it",
-        is_directive=True,
-        variables=("SBATCH_SIGNAL",),
-    )
+    network: str | None = _directive("Network options of the site (Frontier).", _NETWORK, "SBATCH_NETWORK")
+    licenses: str | None = _directive("Licenses; file systems on some sites.", _LICENSES)
+    comment: str | None = _directive("Comment, used by some sites for accounting or routing.", _COMMENT)
+    signal: str | None = _directive("Signal before the time limit, as in sbatch --signal.", _SIGNAL, "SBATCH_SIGNAL")
     modules: tuple[str, ...] = _option("Modules loaded before the ranks start.", ())
     env: Mapping[str, str] = _option("Environment variables of the ranks.", dict)
     setup_file: str | None = _option(

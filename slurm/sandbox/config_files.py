@@ -9,7 +9,9 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 SANDBOX_CLUSTER_NAME = "parlay-sandbox"
@@ -144,9 +146,6 @@ class SandboxPaths:
     def devices(self) -> Path:
         return self.folder / "dev"
 
-    def spool(self, node: str) -> Path:
-        return self.folder / "spool" / node
-
 
 @dataclass(frozen=True)
 class Ports:
@@ -180,8 +179,12 @@ def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Po
 
 def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> str:
     """Render slurm.conf: no cgroups, no host names but localhost, loopback listeners only, jobs started at once."""
-    settings = _settings(paths, ports, user) | (_accounting(paths, ports) if shape.accounting else {})
-    settings |= _CLOUD if shape.cloud else {}
+    templates = [
+        "slurm.conf",
+        *(["accounting.conf"] if shape.accounting else []),
+        *(["cloud.conf"] if shape.cloud else []),
+    ]
+    settings = {name: value for each in templates for name, value in _settings(each, paths, ports, user).items()}
     settings |= {"TopologyPlugin": "topology/tree"} if shape.switches else {}
     added = []
     for line in shape.extra:
@@ -210,23 +213,7 @@ def render_cgroup_conf() -> str:
 
 
 def render_slurmdbd_conf(paths: SandboxPaths, ports: Ports, user: str) -> str:
-    """Render slurmdbd.conf; the password is a placeholder, MariaDB asks for none."""
-    settings = {
-        "AuthType": "auth/munge",
-        "AuthInfo": f"socket={paths.munge_socket}",
-        "DbdHost": "localhost",
-        "DbdAddr": "127.0.0.1",
-        "DbdPort": ports.slurmdbd,
-        "SlurmUser": user,
-        "PidFile": paths.folder / "run/slurmdbd.pid",
-        "LogFile": paths.folder / "log/slurmdbd.log",
-        "CommunicationParameters": "NoInAddrAny",
-        "StorageType": "accounting_storage/mysql",
-        "StorageHost": "localhost",  # the socket that MYSQL_UNIX_PORT names
-        "StorageUser": "root",
-        "StoragePass": "none",
-        "StorageLoc": "slurm_acct",
-    }
+    settings = _settings("slurmdbd.conf", paths, ports, user)
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
@@ -254,67 +241,20 @@ def mariadb_bootstrap_command(folder: Path, user: str) -> Sequence[str]:
     return ("mariadbd", "--no-defaults", "--bootstrap", f"--user={user}", f"--datadir={folder}", "--skip-networking")
 
 
-def _settings(paths: SandboxPaths, ports: Ports, user: str) -> dict[str, object]:
-    folder = paths.folder
-    return {
-        "ClusterName": SANDBOX_CLUSTER_NAME,
-        "SlurmctldHost": "localhost(127.0.0.1)",
-        "SlurmctldPort": ports.slurmctld,
-        "SlurmUser": user,
-        "SlurmdUser": user,
-        "AuthType": "auth/munge",
-        "AuthInfo": f"socket={paths.munge_socket}",
-        "StateSaveLocation": folder / "state",
-        "SlurmdSpoolDir": paths.spool("%n"),
-        "SlurmctldPidFile": folder / "run/slurmctld.pid",
-        "SlurmdPidFile": folder / "run/slurmd-%n.pid",
-        "SlurmctldLogFile": folder / "log/slurmctld.log",
-        "SlurmdLogFile": folder / "log/slurmd-%n.log",
-        "MailProg": "/bin/true",
-        # Listeners on the loopback only; the default is every address of the machine.
-        "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
-        # Processes are tracked by their parents: cgroups would need root and paths outside of the folder.
-        "ProctrackType": "proctrack/linuxproc",
-        "TaskPlugin": "task/none",
-        "JobAcctGatherType": "jobacct_gather/linux",
-        "JobAcctGatherFrequency": "task=1",
-        "SwitchType": "switch/none",
-        "MpiDefault": "none",
-        "SelectType": "select/cons_tres",
-        "SelectTypeParameters": "CR_Core",
-        # Jobs start within a second, not at the next scheduling cycle of half a minute.
-        "SchedulerType": "sched/backfill",
-        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0",
-        # The declared hardware counts, not the machine's.
-        "SlurmdParameters": "config_overrides",
-        "ReturnToService": 2,
-        "SlurmctldTimeout": 10,
-        "SlurmdTimeout": 30,
-        "InactiveLimit": 0,
-        "KillWait": 2,
-        "CompleteWait": 0,
-        "GresTypes": "gpu",
-    }
-
-
-def _accounting(paths: SandboxPaths, ports: Ports) -> dict[str, object]:
-    return {
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": "localhost",
-        "AccountingStoragePort": ports.slurmdbd,
-        "AccountingStoragePass": paths.munge_socket,
-        "AccountingStorageTRES": "gres/gpu",
-    }
-
-
-_CLOUD = {
-    # A program powers up nodes of State=CLOUD when a job needs them; this one does nothing.
-    "SuspendProgram": "/bin/true",
-    "ResumeProgram": "/bin/true",
-    "SuspendTime": 86400,
-    "SuspendExcParts": PARTITION,
-    "PrivateData": "cloud",  # show them
-}
+def _settings(template: str, paths: SandboxPaths, ports: Ports, user: str) -> dict[str, str]:
+    """Settings of a template beside this file, in their order, with the sandbox's own values in place of $words."""
+    text = resources.files("slurm.sandbox").joinpath(template).read_text(encoding="utf-8")
+    filled = Template(text).substitute(
+        cluster=SANDBOX_CLUSTER_NAME,
+        partition=PARTITION,
+        folder=paths.folder,
+        munge_socket=paths.munge_socket,
+        slurmctld_port=ports.slurmctld,
+        slurmdbd_port=ports.slurmdbd,
+        user=user,
+    )
+    lines = (line.partition("=") for line in filled.splitlines() if not line.startswith("#"))
+    return {name: value for name, _, value in lines}
 
 
 def _nodes(shape: Shape, ports: Ports) -> list[str]:
