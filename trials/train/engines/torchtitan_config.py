@@ -5,22 +5,18 @@ Written for torchtitan 0.3.0: torchtitan/config/configs.py, torchtitan/models/ll
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 from torchtitan.config import CompileConfig
 from torchtitan.config import TrainingConfig as TitanTraining
-from torchtitan.models.common.decoder import Decoder, TransformerBlock
-from torchtitan.models.common.feed_forward import FeedForward
+from torchtitan.models.common.decoder import Decoder
 
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torchtitan_parts import converted, model_config, parallelism, recomputation
-from trials.train.engines.torchtitan_weights import LayerWeights, ParameterInit, drawn
-from trials.train.model.initial_weights import output_matrix, token_table
+from trials.train.engines.torchtitan_weights import set_initial_weights
 from trials.trainers.torchtitan.trainer import values_of
 
 _UNENDING = 10**9
@@ -66,28 +62,7 @@ def constant_rate() -> LRSchedulersContainer.Config:
 
 def model_with_weights(training: TrainingConfig, kind: type[Decoder]) -> Decoder.Config:
     """llama3 or qwen3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
-    model, source, values = training.model, training.weights, values_of(training)
+    values = values_of(training)
     config = model_config(values, kind)
-    config.tok_embeddings.param_init = drawn(partial(token_table, model, source))
-    config.lm_head.param_init = drawn(partial(output_matrix, model, source))
-    for number, layer in enumerate(config.layers):
-        _set_weights(layer, LayerWeights(model, source, number))
+    set_initial_weights(config, training.model, training.weights)
     return converted(config, values)
-
-
-def _set_weights(layer: TransformerBlock.Config, weights: LayerWeights) -> None:
-    layer.attention.qkv_linear.wqkv.param_init = weights.qkv()
-    layer.attention.wo.param_init = weights.attention_out()
-    if layer.moe is None:
-        _set_mlp_weights(layer.feed_forward, weights.mlp_in, weights.mlp_out)
-        return
-    layer.moe.router.gate.param_init = weights.router()
-    layer.moe.routed_experts.inner_experts.param_init = weights.experts()
-    if layer.moe.shared_experts is not None:
-        _set_mlp_weights(layer.moe.shared_experts, weights.shared_in, weights.shared_out)
-
-
-def _set_mlp_weights(
-    mlp: FeedForward.Config, inner: Callable[[int], ParameterInit], outer: Callable[[], ParameterInit]
-) -> None:
-    mlp.w1.param_init, mlp.w3.param_init, mlp.w2.param_init = inner(0), inner(1), outer()

@@ -3,73 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
+from torchtitan.models.common.decoder import Decoder, TransformerBlock
+from torchtitan.models.common.feed_forward import FeedForward
 
 from search_spaces.model_shape import ModelShape
 from trials.train.engines.sharded_weights import fill
-from trials.train.model.initial_weights import LayerMatrices, WeightSource, rows_by_group
+from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, rows_by_group, token_table
 from trials.trainers.torchtitan.config import is_qwen3
 
+Draw = Callable[[], torch.Tensor]
 ParameterInit = Mapping[str, Callable[[torch.Tensor], object]]
 """Function that sets a parameter, whole or a shard of it, by the parameter's name."""
 
 
-class LayerWeights:
-    """Initial weights of a layer."""
-
-    def __init__(self, model: ModelShape, source: WeightSource, layer: int):
-        self._model = model
-        self._matrices = LayerMatrices(model, source, layer)
-
-    def qkv(self) -> ParameterInit:
-        """Queries, key and value of each key-value head, (Q + 2 KV, H)."""
-        return drawn(self._qkv_by_group)
-
-    def attention_out(self) -> ParameterInit:
-        """Output matrix of attention, (H, Q)."""
-        return drawn(self._matrices.attention_out)
-
-    def mlp_in(self, part: int) -> ParameterInit:
-        """Gate (part 0) or value (part 1) of the MLP, (F, H)."""
-        return drawn(lambda: self._matrices.mlp_in().chunk(2)[part])
-
-    def mlp_out(self) -> ParameterInit:
-        """Output matrix of the MLP, (H, F)."""
-        return drawn(self._matrices.mlp_out)
-
-    def router(self) -> ParameterInit:
-        """Gate of the router, (E, H)."""
-        return drawn(self._matrices.router)
-
-    def experts(self) -> ParameterInit:
-        """Gates (E, X, H), outputs (E, H, X) and values (E, X, H) of all experts."""
-        return {
-            **drawn(lambda: self._matrices.experts_in().chunk(2, 1)[0], "w1_EFD"),
-            **drawn(self._matrices.experts_out, "w2_EDF"),
-            **drawn(lambda: self._matrices.experts_in().chunk(2, 1)[1], "w3_EFD"),
-        }
-
-    def shared_in(self, part: int) -> ParameterInit:
-        """Gate (part 0) or value (part 1) of the shared expert, (Y, H)."""
-        return drawn(lambda: self._matrices.shared_in().chunk(2)[part])
-
-    def shared_out(self) -> ParameterInit:
-        """Output matrix of the shared expert, (H, Y)."""
-        return drawn(self._matrices.shared_out)
-
-    def _qkv_by_group(self) -> torch.Tensor:
-        whole, size = self._matrices.qkv(), self._model.head_size
-        if is_qwen3(self._model):  # it rotates the halves of a head, as these rows have it
-            return rows_by_group(whole, self._model)
-        query, key, value = whole.split(self._matrices.qkv_parts)
-        turned = torch.cat([_interleaved(query, size), _interleaved(key, size), value])
-        return rows_by_group(turned, self._model)
+def set_initial_weights(config: Decoder.Config, model: ModelShape, source: WeightSource) -> None:
+    """Have each rank draw every matrix whole, and keep its shard, when the model of this configuration is built."""
+    config.tok_embeddings.param_init = _drawn(partial(token_table, model, source))
+    config.lm_head.param_init = _drawn(partial(output_matrix, model, source))
+    for number, layer in enumerate(config.layers):
+        _set_layer(layer, LayerMatrices(model, source, number))
 
 
-def drawn(draw: Callable[[], torch.Tensor], name: str = "weight") -> ParameterInit:
-    """Values of a parameter that each rank draws whole; it keeps its shard."""
+def _set_layer(layer: TransformerBlock.Config, matrices: LayerMatrices) -> None:
+    layer.attention.qkv_linear.wqkv.param_init = _drawn(partial(_qkv_by_group, matrices))
+    layer.attention.wo.param_init = _drawn(matrices.attention_out)
+    if layer.moe is None:
+        _set_mlp(layer.feed_forward, matrices.mlp_in, matrices.mlp_out)
+        return
+    layer.moe.router.gate.param_init = _drawn(matrices.router)
+    layer.moe.routed_experts.inner_experts.param_init = {
+        **_drawn(lambda: matrices.experts_in().chunk(2, 1)[0], "w1_EFD"),
+        **_drawn(matrices.experts_out, "w2_EDF"),
+        **_drawn(lambda: matrices.experts_in().chunk(2, 1)[1], "w3_EFD"),
+    }
+    if layer.moe.shared_experts is not None:
+        _set_mlp(layer.moe.shared_experts, matrices.shared_in, matrices.shared_out)
+
+
+def _set_mlp(mlp: FeedForward.Config, inner: Draw, outer: Draw) -> None:
+    """Set gate (w1), value (w3) and output (w2); the first two are one matrix of ours."""
+    mlp.w1.param_init = _drawn(lambda: inner().chunk(2)[0])
+    mlp.w3.param_init = _drawn(lambda: inner().chunk(2)[1])
+    mlp.w2.param_init = _drawn(outer)
+
+
+def _drawn(draw: Draw, name: str = "weight") -> ParameterInit:
     return {name: lambda parameter: fill(parameter, draw())}
+
+
+def _qkv_by_group(matrices: LayerMatrices) -> torch.Tensor:
+    """Queries, key and value of each key-value head, (Q + 2 KV, H)."""
+    whole, size = matrices.qkv(), matrices.model.head_size
+    if is_qwen3(matrices.model):  # it rotates the halves of a head, as these rows have it
+        return rows_by_group(whole, matrices.model)
+    query, key, value = whole.split(matrices.qkv_parts)
+    turned = torch.cat([_interleaved(query, size), _interleaved(key, size), value])
+    return rows_by_group(turned, matrices.model)
 
 
 def _interleaved(rows: torch.Tensor, head_size: int) -> torch.Tensor:
