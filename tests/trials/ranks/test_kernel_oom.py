@@ -30,4 +30,4 @@ def test_kills_are_counted_in_our_control_group_of_either_version_else_on_the_ma
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert count_oom_kills(tmp_path) == kills
+    assert count_oom_kills(tmp_path / "proc", tmp_path / "sys/fs/cgroup") == kills

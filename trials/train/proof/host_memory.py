@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from trials.ranks.kernel_oom import CGROUPS, PROC, memory_groups
+
 GIB = 2**30
-PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
@@ -28,24 +28,18 @@ def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
     return max(0, min(left)) / GIB
 
 
-_V2 = ("memory.max", "memory.current", "inactive_file")
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""Names of the limit, of what is used and of the inactive file cache, by the version of control groups."""
 
 
 def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     """This process's memory cgroup and its parents, with the names of their files in that version."""
-    groups = proc / "self/cgroup"
-    for line in groups.read_text().splitlines() if groups.exists() else []:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield from ((folder, _V2) for folder in _with_parents(cgroups, path))
-        elif "memory" in controllers.split(","):
-            yield from ((folder, _V1) for folder in _with_parents(cgroups / "memory", path))
-
-
-def _with_parents(root: Path, path: str) -> Iterator[Path]:
-    inner = Path(path.lstrip("/"))
-    yield from (root / folder for folder in (inner, *inner.parents))
+    for version, mount, path in memory_groups(proc, cgroups):
+        for folder in (Path(path), *Path(path).parents):
+            yield mount / folder, _FILES[version]
 
 
 def _meminfo_bytes(proc: Path, field: str) -> int:
