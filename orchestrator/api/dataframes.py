@@ -16,6 +16,7 @@ from pandas.api.types import infer_dtype
 
 from orchestrator.planning.forecast import ForecastAnswer
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan_notes import plan_notes
 from orchestrator.records.formats.table_export import parquet_bytes, trial_rows
 from orchestrator.records.summary import ListedSearch, searches_of
 from search_spaces.cost_model.step_time import PARTS
@@ -68,7 +69,7 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
         "num_layouts": len(space.layouts),
         "rejected": dict(space.rejected_by_rule),
         "expected_node_hours": asdict(plan.expected),
-        "notes": plan.notes(),
+        "notes": plan_notes(plan),
     }
     return frame
 

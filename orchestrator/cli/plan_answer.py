@@ -12,6 +12,7 @@ from orchestrator.config.answer import Answer, AnswerPart, plain_rows_of
 from orchestrator.config.schema.setup_file import SetupFile
 from orchestrator.planning.explain import ExplainedLayout, FitCounts, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import ExpectedHours, Plan, PlannedLayout
+from orchestrator.planning.plan_notes import plan_notes
 from trials.analysis.search_cost import PayBack
 
 if TYPE_CHECKING:
@@ -96,5 +97,5 @@ class PlanAnswer(Answer):
             node_hours=most_node_hours(spec, space),
             expected_node_hours=plan.expected,
             pay_back=pay_back,
-            notes=plan.notes(),
+            notes=plan_notes(plan),
         )

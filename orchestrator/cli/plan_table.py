@@ -16,6 +16,7 @@ from orchestrator.cli.plan_answer import MAX_REJECTED_LISTED
 from orchestrator.cli.upper_limit import describe_upper_limit
 from orchestrator.planning.explain import ExplainedLayout, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
+from orchestrator.planning.plan_notes import plan_notes
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.layouts.layout import IN_EVERY_KEY, Layout
@@ -39,7 +40,7 @@ def plan_text(
     and memory, and an example of each rule that rejects layouts."""
     lines = [
         *_layout_lines(plan, DEFAULT_LISTED if top is None else top, space.baseline, has_details),
-        *(f"note: {note}" for note in plan.notes()),
+        *(f"note: {note}" for note in plan_notes(plan)),
         *(_detail_lines(plan, spec, space) if has_details else ()),
         *_rejected_lines(space, has_details, list_rejected),
         _format_hours(plan.expected, spec),

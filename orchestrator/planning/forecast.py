@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from orchestrator.config.answer import Answer, AnswerPart
-from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
+from orchestrator.planning.plan import UNLIKELY, Fits
+from orchestrator.planning.plan_notes import assumed_links_note
 from orchestrator.planning.scaling_model import ScalingPosterior, UnmeasuredTerm
 from orchestrator.search.samplers.cost_model_posterior import TuningTask, prior_score
 from search_spaces.engines import is_emulated

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,24 +21,17 @@ from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials
 from orchestrator.search.samplers.cost_model_posterior import TuningTask, memory_posterior, prior_score
 from orchestrator.search.samplers.guided import MANY_TRIALS
 from search_spaces.cost_model import memory
-from search_spaces.cost_model.machine_speed import TYPICAL_GEMM_SHARE
 from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.cost_model.step_time import StepTerms
-from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware.arithmetic import peak_flops_of
-from search_spaces.hardware.cluster import Cluster
-from search_spaces.hardware.links import FABRIC_KINDS
 from search_spaces.layouts.layout import Layout
-from search_spaces.layouts.placement import leaves_domain
 from search_spaces.layouts.table import LayoutTable
-from search_spaces.routing import BALANCED, SKEWED, Routing, micro_batches_of_losses
-from search_spaces.rules.check import emulation_remark
+from search_spaces.routing import Routing
 from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from search_spaces.verification import verifications
 from trials.analysis.ranking import throughput_divisor
 from trials.analysis.training_rate import Checkpoints, TrainingRate, training_rate
-from trials.files.text import plural
 from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, TwoPointExtrapolation
 from trials.trial import LowerStrEnum
@@ -49,10 +42,6 @@ IN_DOUBT, IN_DOUBT_AMONG = 1 / 3, 20
 """Probability from which a layout may be faster than the first, and the number of layouts of which that is said."""
 STARTUP_S = 60.0
 """Seconds until a trial's first step, or until it is out of memory; measured tables assume the same."""
-
-
-EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True"
-"""Variable with which torch's allocator grows its segments instead of adding others."""
 
 
 class Fits(LowerStrEnum):
@@ -196,84 +185,21 @@ class Plan:
         """Step time by part, seconds."""
         return self.estimates.terms.parts(self.task.priors.time.constants)
 
-    def step_time_interval(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ends of the 95 % interval of these rows' step times, seconds."""
-        factor = np.exp(1.96 * self.task.priors.time.log_deviation(self.estimates.terms.take(rows)))
-        return self.estimates.step_time_s[rows] / factor, self.estimates.step_time_s[rows] * factor
-
     @cached_property
     def num_in_doubt(self) -> int:
         """Layouts among the first that are faster than the first with a probability from `IN_DOUBT` on."""
-        first = self.estimates.terms.take(np.arange(self._num_compared))
+        first = self.estimates.terms.take(np.arange(self.num_compared))
         return int(np.sum(self.task.priors.time.probability_faster(first)[1:] >= IN_DOUBT))
 
     @property
-    def _num_compared(self) -> int:
+    def num_compared(self) -> int:
+        """Number of the first layouts among which these are, the first itself included."""
         return min(IN_DOUBT_AMONG, len(self.layouts))
 
     @cached_property
     def fits(self) -> list[Fits | None]:
         """Memory verdict on each layout; None if the memory size is unknown."""
         return Fits.of_each(self.task, self.estimates.fit_probability)
-
-    def notes(self) -> list[str]:
-        """Assumptions behind the numbers."""
-        cluster = self.task.cluster
-        engines = {*self.layouts.values("engine")}
-        notes = ["uncalibrated: no trial has corrected the cost model yet"]
-        notes += _stack_notes(engines) if self.speed_is_known else []
-        if (summary := self.prior_trials.summary) is not None:
-            notes = [f"the cost model is calibrated on {summary}"]
-        notes += self.prior_trials.remarks
-        if self.num_in_doubt:
-            notes.append(
-                f"{self.num_in_doubt} of the next {self._num_compared - 1} layouts may be faster than the first,"
-                f" with a probability of {IN_DOUBT:.0%} or more: trials decide"
-            )
-        notes += assumed_speed_notes(cluster, self.task.model.num_experts is not None)
-        if (remark := emulation_remark(engines, cluster.accelerator.name)) is not None:
-            notes.append(remark)
-        if self.task.model.num_experts is not None:
-            notes.append(routing_note(self.task.routing))
-        has_balancing_loss = self.task.model.aux_loss_coefficient is not None
-        if (
-            has_balancing_loss
-            and (found := micro_batches_of_losses(self.layouts.values("micro_batch_size"))) is not None
-        ):
-            notes.append(found)
-        is_hybrid = self.layouts.equals("expert_dispatcher", "hybridep")
-        if (is_hybrid & leaves_domain(self.layouts, "expert", cluster)).any():
-            notes.append(
-                "HybridEP takes an expert group for one link domain: where a group leaves it, trials and recipes set"
-                " NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN (NVIDIA-NeMo/Megatron-Bridge, issue 6043)"
-            )
-        if not self.speed_is_known:
-            notes.append(
-                f"the speed of a {cluster.accelerator.name} is unknown until `parlay calibrate` measures it:"
-                " times are ratios, not seconds; memory is that of tensors only, a process needs more"
-            )
-        if (free_gib := self.task.min_free_memory_gib) and self.task.capacity_gib is not None:
-            notes.append(
-                f"a layout fits if it leaves {free_gib:g} GiB of the {self.task.capacity_gib:.4g} GiB that a rank can"
-                " allocate (constraints.min_free_memory_gib)"
-            )
-        if all(fits is Fits.NO for fits in self.fits):
-            enough = " with that much left free" if free_gib else ""
-            notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
-        if count := self._num_tight():
-            notes.append(
-                f"whether {plural(count, 'layout')} fit is in doubt: memory in fragments may decide, for which"
-                f" {EXPANDABLE_SEGMENTS} in space.env is a known cure"
-            )
-        return notes
-
-    def _num_tight(self) -> int:
-        """Layouts on GPUs that may or may not fit, with torch's usual allocator."""
-        if self.task.capacity_gib is None or self.task.cluster.accelerator.name == "cpu":
-            return 0
-        fits = self.estimates.fit_probability[: len(self.layouts)]
-        is_usual = self.layouts.column_of(lambda layout: "expandable_segments" not in layout.settings)
-        return int(np.sum((fits > UNLIKELY) & (fits < LIKELY) & is_usual.astype(bool)))
 
     def first(self, top: int | None = None) -> list[dict[str, Any]]:
         """The first `top` layouts, or all, each as the plain values of a PlannedLayout."""
@@ -285,7 +211,7 @@ class Plan:
         unknown, constants = [None] * len(rows), self.task.priors.time.constants
         found, verified_of = verifications(layouts)
         verified = [each.to_json() for each in found]
-        low_s, high_s = self.step_time_interval(rows)
+        factor = np.exp(1.96 * self.task.priors.time.log_deviation(estimates.terms))
         columns: dict[str, Sequence[Any] | np.ndarray] = {
             "layout": layouts.rows(),
             "layout_key": layouts.keys,
@@ -293,8 +219,8 @@ class Plan:
             "fits": Fits.of_each(self.task, estimates.fit_probability),
             "relative_step_time": self.relative_step_time[rows],
             "step_time_s": estimates.step_time_s if known else unknown,
-            "step_time_low_s": low_s if known else unknown,
-            "step_time_high_s": high_s if known else unknown,
+            "step_time_low_s": estimates.step_time_s / factor if known else unknown,
+            "step_time_high_s": estimates.step_time_s * factor if known else unknown,
             "tokens_per_sec": self.tokens_per_sec[rows] if known else unknown,
             "mfu": [None if math.isnan(share) else share for share in self._mfu[rows].tolist()] if known else unknown,
             "peak_memory_gib": estimates.peak_memory_gib,
@@ -329,45 +255,6 @@ def plan_of(spec: SearchSpec, space: SearchSpace, prior_trials: PriorTrials = NO
     layouts, estimates = layouts.take(order), estimates.take(order)
     return Plan(
         task, layouts, estimates, _expected_hours(spec, task, layouts, estimates), prior_trials, spec.checkpoints
-    )
-
-
-def routing_note(routing: Routing) -> str:
-    """Note on the loads of experts that trials have, and by which memory is judged."""
-    if routing.kind == SKEWED:
-        return (
-            f"measure.routing is {routing}: trials force {routing.skew:g} times the mean tokens on each layer's first"
-            " expert; memory is judged by the rank that has it, times assume balanced experts"
-        )
-    if routing.kind == BALANCED:
-        return (
-            "measure.routing is balanced: trials force equally many tokens on all experts, as memory and times assume"
-        )
-    return (
-        "measure.routing is learned: experts have the tokens that their router sends them; memory and times assume"
-        " equally many"
-    )
-
-
-def assumed_speed_notes(cluster: Cluster, has_experts: bool) -> Iterator[str]:
-    """Notes on speeds that are taken from data sheets and usual nodes, and that `parlay calibrate` measures."""
-    accelerator, links = cluster.accelerator, cluster.links
-    if accelerator.peak_flops and not (cluster.measured and cluster.measured.matmul_tflops):
-        share = accelerator.gemm_share or TYPICAL_GEMM_SHARE
-        yield f"GEMMs are assumed to reach {share:.0%} of a {accelerator.name}'s peak: `parlay calibrate` measures it"
-    if cluster.links_are_assumed and cluster.num_gpus > 1:
-        yield assumed_links_note(cluster)
-    fabric = links.fabric if links is not None else None
-    if has_experts and fabric is not None and fabric.all_to_all_gb_per_s is None and cluster.num_nodes > 1:
-        share = FABRIC_KINDS[fabric.kind].all_to_all_share
-        yield f"all-to-alls between nodes are assumed to reach {share:.0%} of the NICs (cluster.links.fabric.kind)"
-
-
-def assumed_links_note(cluster: Cluster) -> str:
-    """Note for a cluster whose links are assumed."""
-    return (
-        f"the links are assumed to be those of a typical {cluster.accelerator.name} node: measure yours with"
-        " `parlay calibrate`, or describe them under cluster.links (docs/clusters.md)"
     )
 
 
@@ -457,13 +344,6 @@ def _order(task: TuningTask, space: SearchSpace, estimates: Estimates) -> np.nda
     speed = np.log(_tokens(task, space.layouts) / sharers / estimates.step_time_s)
     scores = prior_score(speed, estimates.fit_probability)
     return np.lexsort((-scores, estimates.fit_probability <= UNLIKELY, batch != space.workload.global_batch_size))
-
-
-def _stack_notes(engines: Iterable[str]) -> Iterator[str]:
-    """Sentences on the stacks to whose published steps an engine's time model was fitted."""
-    for engine in sorted(engines):
-        stacks = " and ".join(ENGINE_PROFILES[engine].fitted_to)
-        yield f"step times of engine {engine} were fitted to {stacks}; another release may be faster or slower"
 
 
 def _tokens(task: TuningTask, table: LayoutTable) -> np.ndarray:

@@ -18,13 +18,13 @@ from orchestrator.planning.plan import (
     Fits,
     Plan,
     PlannedLayout,
-    assumed_speed_notes,
     expected_trial_s,
     plan_of,
     predictor,
     stage_memory_gib,
     task_of,
 )
+from orchestrator.planning.plan_notes import assumed_speed_notes, plan_notes
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
@@ -176,20 +176,20 @@ def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_an
     fitting = [plan.fits.count(Fits.YES) for plan in (whole, part)]
     assert fitting[0] > fitting[1] > 0
     words = "a layout fits if it leaves 20 GiB of the 37.99 GiB that a rank can allocate"
-    assert [any(words in note for note in plan.notes()) for plan in (whole, part)] == [False, True]
+    assert [any(words in note for note in plan_notes(plan)) for plan in (whole, part)] == [False, True]
     spec = searched(tmp_path, "constraints.min_free_memory_gib=20")
     assert "peak GiB of 17.99" in plan_text(part, spec, candidates_of(spec), None, False, True)
     full = planned(searched(tmp_path, "constraints.min_free_memory_gib=37.9"))
-    assert "no layout is expected to fit into the ranks' memory with that much left free" in full.notes()
+    assert "no layout is expected to fit into the ranks' memory with that much left free" in plan_notes(full)
 
 
 def test_where_a_fit_is_in_doubt_the_allocators_known_cure_is_said_unless_the_search_has_it(tmp_path):
     plain = planned(searched(tmp_path))
     tight = plain.fits.count(Fits.UNSURE)
     assert tight > 0
-    assert any(note.startswith(f"whether {tight} layouts fit is in doubt") for note in plain.notes())
+    assert any(note.startswith(f"whether {tight} layouts fit is in doubt") for note in plan_notes(plain))
     for more in (("space.env={PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}",), ON_CPU):
-        assert not any("expandable_segments" in note for note in planned(searched(tmp_path, *more)).notes())
+        assert not any("expandable_segments" in note for note in plan_notes(planned(searched(tmp_path, *more))))
 
 
 @pytest.mark.parametrize(("ranks", "is_said"), [(8, False), (16, True)])
@@ -197,20 +197,20 @@ def test_an_expert_group_of_hybridep_beyond_a_link_domain_is_said(tmp_path, rank
     axes = {"expert_parallel": ranks, "expert_dispatcher": "hybridep", "precision": "bf16", "attention_kernel": "flash"}
     changed = {"model": "qwen3-30b-a3b", "space": axes, "trainer": {"kind": "megatron-lm", "script": "pretrain_gpt.py"}}
     plan = planned(loaded(tmp_path, MINIMAL, **SEARCH | changed))
-    assert any("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN" in note for note in plan.notes()) is is_said
+    assert any("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN" in note for note in plan_notes(plan)) is is_said
 
 
 def test_assumed_links_are_said_and_described_ones_are_not(spec):
-    assert any("links are assumed" in note for note in planned(spec).notes())
+    assert any("links are assumed" in note for note in plan_notes(planned(spec)))
     described = Cluster(spec.cluster.accelerator, 8, 2, spec.cluster.links)
-    assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
+    assert not any("links" in note for note in plan_notes(planned(replace(spec, cluster=described))))
 
 
 def test_the_routing_of_experts_by_which_memory_is_judged_is_said(spec):
     experts = replace(spec.model, num_experts=8, experts_per_token=2)
     routed = replace(spec, model=experts, measure=replace(spec.measure, routing="skewed(3)"))
-    assert ["3 times the mean" in note for note in planned(routed).notes() if "measure.routing" in note] == [True]
-    assert not any("measure.routing" in note for note in planned(spec).notes())
+    assert ["3 times the mean" in note for note in plan_notes(planned(routed)) if "measure.routing" in note] == [True]
+    assert not any("measure.routing" in note for note in plan_notes(planned(spec)))
 
 
 @pytest.mark.parametrize(("sizes", "is_said"), [((1, 2), True), ((2,), False)])
@@ -218,14 +218,15 @@ def test_a_loss_that_depends_on_the_micro_batch_is_said(spec, sizes, is_said):
     experts = replace(spec.model, num_experts=8, experts_per_token=2, aux_loss_coefficient=0.01)
     plan = planned(spec)
     layouts = LayoutTable.of(Layout(micro_batch_size=size) for size in sizes)
-    plan = replace(plan, task=replace(plan.task, model=experts), layouts=layouts)
+    estimates = plan.estimates.take(np.arange(len(sizes)))
+    plan = replace(plan, task=replace(plan.task, model=experts), layouts=layouts, estimates=estimates)
     words = "layouts with 1 and 2 sequences in a micro-batch train different losses"
-    assert any(words in note for note in plan.notes()) is is_said
+    assert any(words in note for note in plan_notes(plan)) is is_said
 
 
 def test_that_a_cpu_emulates_the_gpu_of_an_engine_is_said(tmp_path):
     changes = (*ON_CPU, "space.engine=megatron-core"), ON_CPU, ("space.engine=megatron-core",)
-    notes = ["\n".join(planned(searched(tmp_path, *each)).notes()) for each in changes]
+    notes = ["\n".join(plan_notes(planned(searched(tmp_path, *each)))) for each in changes]
     assert ["a CPU emulates the GPU of megatron-core" in each for each in notes] == [True, False, False]
 
 
@@ -237,7 +238,7 @@ def test_of_an_unknown_accelerator_only_order_and_ratios_are_reported(tmp_path):
         assert first[name] is None
     assert first["relative_step_time"] == 1 <= second["relative_step_time"]
     assert (plan.expected.guided, plan.expected.every_layout) == (None, None)
-    assert any("ratios" in note for note in plan.notes())
+    assert any("ratios" in note for note in plan_notes(plan))
     assert "1.000x" in plan_text(plan, spec, candidates_of(spec), None, False, True)
 
 

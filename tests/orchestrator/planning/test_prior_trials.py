@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import Estimates, plan_of, predictor, task_of
+from orchestrator.planning.plan_notes import plan_notes
 from orchestrator.planning.prior_trials import (
     PriorTrials,
     collect_prior_trials,
@@ -215,9 +216,9 @@ def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path)
     write_ledger(url, past(spec, *three_trials(step_time_s=0.004)))
     space = candidates_of(spec)
     cold, taught = plan_of(spec, space), plan_of(spec, space, collect_prior_trials(spec, url))
-    assert "uncalibrated" in cold.notes()[0]
-    assert taught.notes()[0] == "the cost model is calibrated on 3 trials of 1 earlier search: past-aaaaaa"
-    assert not any("uncalibrated" in note for note in taught.notes())
+    assert "uncalibrated" in plan_notes(cold)[0]
+    assert plan_notes(taught)[0] == "the cost model is calibrated on 3 trials of 1 earlier search: past-aaaaaa"
+    assert not any("uncalibrated" in note for note in plan_notes(taught))
     assert (taught.estimates.step_time_s != cold.estimates.step_time_s).any()
     assert cold.expected.guided is None
     assert taught.expected.guided > 0
