@@ -97,7 +97,7 @@ ROOMS = (
         ("orchestrator/planning/*.py",),
         (
             "tests/orchestrator/planning/test_*.py",
-            "tests/orchestrator/cli/test_forecast.py",
+            "tests/orchestrator/cli/test_plan_forecast.py",
         ),
     ),
     Room(

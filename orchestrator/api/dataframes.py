@@ -75,7 +75,7 @@ def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas
 
 
 def forecast_frame(report: ForecastAnswer) -> pandas.DataFrame:
-    """One row per forecast, with the columns of `forecasts` in `parlay forecast --json`; `attrs` holds `notes`."""
+    """One row per forecast, with the columns of `forecasts` in `parlay plan --nodes --json`; `attrs` holds `notes`."""
     frame = _typed(pandas.DataFrame([_flat(forecast.plain()) for forecast in report.forecasts]))
     frame.attrs = {"notes": list(report.notes)}
     return frame

@@ -214,7 +214,7 @@ def forecast(
     """Predict throughput on more nodes than a search has tried.
 
     One row per scaling (weak and strong, or the one given) and number of nodes (2, 4 and 8 times those tried, or those
-    given). Columns as `forecasts` of `parlay forecast --json`; `attrs` holds `notes`.
+    given). Columns as `forecasts` of `parlay plan --nodes --json`; `attrs` holds `notes`.
     """
     from orchestrator.api.dataframes import forecast_frame
     from orchestrator.planning.forecast import Scaling

@@ -18,9 +18,7 @@ _GROUPS = {
     "Prepare a search": {
         "init": "Write a commented search file: an example, or converted from a training configuration.",
         "plan": "List the layouts a search may try in predicted order, and the rules that reject the others."
-        " Launches nothing.",
-        "forecast": "Forecast step time and best layout on more nodes than were tried, from a search or a"
-        " measured table.",
+        " With --nodes: forecast step time and best layout on more nodes than a search tried. Launches nothing.",
         "schema": "Print the JSON schema of search files, for editors, or of an answer: what a command"
         " prints with --json.",
     },

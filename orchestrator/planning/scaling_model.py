@@ -2,7 +2,7 @@
 
 A constant of the time model scales traffic inside a node as well as the same traffic between nodes, and trials in one
 node say nothing about the other. So traffic over the fabric that no trial had stays as uncertain as under the prior,
-and all traffic over the fabric becomes more uncertain with every doubling of the nodes. See docs/forecast.md.
+and all traffic over the fabric becomes more uncertain with every doubling of the nodes. See docs/past_searches.md.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ READING = (
     "export",
     "logs t0001 --search",
     "watch",
-    "forecast",
+    "plan --from",
     "compare",
     "ledger rebuild",
 )

@@ -242,7 +242,7 @@ def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monk
     frame = api.forecast(search, nodes=[2, 4], scaling="weak")
     assert frame["num_nodes"].tolist() == [2, 4]
     assert (frame["step_time_low_s"] < frame["step_time_high_s"]).all()
-    listed = told(capsys, "forecast", search.search_id, "--nodes", "2,4", "--scaling", "weak")
+    listed = told(capsys, "plan", "--from", search.search_id, "--nodes", "2,4", "--scaling", "weak")
     assert frame["step_time_s"].tolist() == [forecast["step_time_s"] for forecast in listed["forecasts"]]
     assert frame.attrs["notes"] == listed["notes"]
 

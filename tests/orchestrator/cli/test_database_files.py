@@ -54,7 +54,7 @@ VERBS = """\
 0 report
 0 compare FOLDER FOLDER
 0 export
-0 forecast FOLDER --nodes 2
+0 plan --from FOLDER --nodes 2
 0 sync
 2 advance
 0 resume

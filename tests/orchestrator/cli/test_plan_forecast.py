@@ -1,4 +1,4 @@
-"""`parlay forecast` of a search."""
+"""`parlay plan --from SEARCH`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.orchestrator.cli.simulated import write_simulated_search
 def test_a_search_is_forecast_at_twice_four_and_eight_times_its_nodes(tmp_path, parlay):
     rows = ({"step_time_s": step_time_s} for step_time_s in ("4.5", "3.5", "5.5"))
     search_id = parlay("run", write_simulated_search(tmp_path, *rows))[1]["search_id"]
-    code, answer, err = parlay("forecast", search_id[:7])
+    code, answer, err = parlay("plan", "--from", search_id[:7])
     assert code == 0, err
     assert (answer["search_id"], answer["table"], answer["trials"]) == (search_id, None, 3)
     assert (answer["base"]["num_nodes"], answer["base"]["step_time_s"]) == (1, 3.5)
@@ -20,3 +20,26 @@ def test_a_search_is_forecast_at_twice_four_and_eight_times_its_nodes(tmp_path, 
     assert cells[3:] == [("strong", nodes, 256) for nodes in (2, 4, 8)]
     for found in answer["forecasts"]:
         assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ((), "SEARCH.YAML"),
+        (("search.yaml", "--nodes", "2"), "--nodes"),
+        (("search.yaml", "--from", "past"), "--from"),
+        (("--from", "past", "--set", "work_dir=here"), "--set"),
+        (("--from", "past", "--rejected"), "--rejected"),
+        (("--nodes", "2", "--scaling", "up"), "--scaling"),
+        (
+            (
+                "--nodes",
+                "0",
+            ),
+            "--nodes",
+        ),
+    ],
+)
+def test_a_plan_is_of_a_file_or_from_trials(parlay, words, key):
+    code, answer, _ = parlay("plan", *words)
+    assert (code, answer["error"]["key"]) == (2, key)

@@ -1,15 +1,11 @@
-"""`parlay forecast`: step time on more nodes, extrapolated from trials on a few."""
+"""`parlay plan --nodes N --from SEARCH`: step time on more nodes, extrapolated from trials on a few."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from orchestrator.cli.options import LedgerUrl
 from orchestrator.cli.output import align, print_result, print_text, prints_json
 from orchestrator.cli.plan_table import split_common_parts
 from orchestrator.planning.forecast import Forecast, ForecastAnswer, ForecastInput, Scaling
@@ -17,7 +13,7 @@ from orchestrator.planning.forecast import forecast as forecast_of
 from orchestrator.planning.forecast_inputs import input_from_search, input_from_table
 from orchestrator.planning.prior_trials import load_prior_trials
 from orchestrator.records.lookup import find_search
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, choice_fix
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import restore
@@ -27,47 +23,22 @@ from trials.files.text import plural
 _CONTENDERS_LISTED = 3
 
 
-def forecast(
-    search: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SEARCH|TABLE.CSV]",
-            help="A search's id or folder, or a measured table; default: the newest search.",
-        ),
-    ] = None,
-    nodes: Annotated[
-        str | None,
-        typer.Option("--nodes", metavar="N,N,...", help="Numbers of nodes; default: 2, 4 and 8 times those tried."),
-    ] = None,
-    scaling: Annotated[
-        Scaling | None,
-        typer.Option(
-            "--scaling", help="weak: the global batch grows with the nodes; strong: it is constant; default: both."
-        ),
-    ] = None,
-    problem: Annotated[
-        list[str] | None,
-        typer.Option("--problem", metavar="NAME", help="For a table: only this problem; may be repeated."),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="Cluster of the trials: for a table, or to override the search's.",
-        ),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            "--top", min=1, metavar="N", help="List N candidates for the best layout; default: 3 as text, all as JSON."
-        ),
-    ] = None,
-    ledger: LedgerUrl = None,
+def print_forecast(
+    given: str | None,
+    nodes: str | None,
+    scaling: str | None,
+    problems: list[str],
+    cluster: str | None,
+    top: int | None,
+    ledger: str | None,
 ) -> None:
+    """Print the forecast from a search, the newest where none is `given`, or from a measured table."""
+    if scaling is not None and scaling not in [*Scaling]:
+        rule, fix = f"one of {', '.join(Scaling)}", choice_fix(scaling, [*Scaling])
+        raise InputError.of("choice", f"is {scaling!r}", key="--scaling", value=scaling, rule=rule, fix=fix)
     counts = None if nodes is None else _parse_nodes(nodes)
-    inputs, origin = _load_inputs(search, problem or [], cluster, ledger)
-    report = forecast_of(inputs, [*Scaling] if scaling is None else [scaling], counts, **origin)
+    inputs, origin = _load_inputs(given, problems, cluster, ledger)
+    report = forecast_of(inputs, [*Scaling] if scaling is None else [Scaling(scaling)], counts, **origin)
     if prints_json.get():
         cut = [one.model_copy(update={"contenders": one.contenders[:top]}) for one in report.forecasts]
         print_result(report.model_copy(update={"forecasts": cut}))
@@ -85,7 +56,7 @@ def _load_inputs(
         return input_from_table(rows, problems, described), {"table": given}
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"
-        message = "is for a table, and this is a search"
+        message = "is for a table, and --from names a search"
         raise InputError.of("contradiction", message, key="--problem", value=problems, fix=fix)
     found = find_search(given, ledger)
     inputs = input_from_search(found.record, found.spec, load_prior_trials(found.folder), described)
