@@ -114,9 +114,9 @@ def encode(value: Any, *names: str) -> Any:
         if isinstance(value, plain):  # a class of its own, such as torch's of its version
             return plain(value)
     if isinstance(value, Mapping):
-        return {key: encode(part) for key, part in value.items()}
+        return {key: part if type(part) in _PLAIN else encode(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(part) for part in value]
+        return [part if type(part) in _PLAIN else encode(part) for part in value]
     if is_dataclass(value) and (names or isinstance(value, JsonObject) or not hasattr(value, "to_json")):
         return _encode_fields(value, names)
     return value.to_json() if hasattr(value, "to_json") else value
@@ -196,12 +196,11 @@ def require_fields(kind: type, data: Any) -> Mapping[str, Any]:
     types, required = _fields_of(kind)
     if not isinstance(data, Mapping):
         raise ValueError(f"{data!r:.80} is not an object")
-    for name in data:
-        if name not in types:
-            raise ValueError(f"{name!r:.80} is not one of {', '.join(types)}")
-    for name in types:
-        if name in required and name not in data:
-            raise ValueError(f"{name} is missing")
+    if not data.keys() <= types.keys():
+        unknown = next(name for name in data if name not in types)
+        raise ValueError(f"{unknown!r:.80} is not one of {', '.join(types)}")
+    if not required <= data.keys():
+        raise ValueError(f"{next(name for name in types if name in required - data.keys())} is missing")
     return types
 
 
