@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from search_spaces.hardware.cluster import Cluster
-from search_spaces.layouts.groups import expert_mesh, leaving_words, rank_groups
+from search_spaces.layouts.groups import expert_mesh
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.mesh import RankMesh
 from trials.files.text import plural
@@ -47,9 +47,9 @@ class NodePattern:
 
 @dataclass(frozen=True)
 class RankPlacement:
-    """A node of each pattern, and the number of patterns omitted."""
+    """The groups along each axis as lines, a node of each pattern, and the number of patterns omitted."""
 
-    summary: str
+    groups: tuple[str, ...]
     nodes: tuple[NodePattern, ...]
     omitted: str | None
 
@@ -62,16 +62,16 @@ def rank_placement(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1
         patterns.setdefault(_pattern(layout, gpus_per_node, node), []).append(node)
     nodes = tuple(_node(layout, gpus_per_node, alike) for alike in list(patterns.values())[:_MAX_NODES])
     omitted = len(patterns) - len(nodes)
-    summary = _summary(layout, gpus_per_node, count, nodes_per_domain)
-    return RankPlacement(summary, nodes, f"...and {plural(omitted, 'more pattern')}" if omitted else None)
+    groups = tuple(_group_lines(layout, gpus_per_node, nodes_per_domain))
+    return RankPlacement(groups, nodes, f"...and {plural(omitted, 'more pattern')}" if omitted else None)
 
 
 def rank_lines(layout: Layout, gpus_per_node: int, nodes_per_domain: int = 1) -> list[str]:
-    """Lines for a terminal: the groups along each axis, and the first nodes; long lists are shortened."""
+    """The same as lines for a terminal, with the first nodes; long lists are shortened."""
     placed = rank_placement(layout, gpus_per_node, nodes_per_domain)
     nodes = [*map(_node_line, placed.nodes[:_MAX_LINES])]
     omitted = [placed.omitted] if len(placed.nodes) <= _MAX_LINES else ["...and nodes of other patterns"]
-    return [*_group_lines(layout, gpus_per_node, nodes_per_domain), *nodes, *filter(None, omitted)]
+    return [*placed.groups, *nodes, *filter(None, omitted)]
 
 
 def nodes_per_domain(cluster: Mapping[str, Any], layout: Layout) -> int:
@@ -109,20 +109,6 @@ def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
         roles.append(f"tensor {_span(at['tp'], len(ranks))} of {layout.tensor_parallel}")
     span = f"{'rank' if len(ranks) == 1 else 'ranks'} {_span(ranks[0], len(ranks))}"
     return RankCell(span, tuple(roles or ["the model"]), round(8 + 47 * at["pp"] / max(1, stages - 1)))
-
-
-def _summary(layout: Layout, gpus_per_node: int, count: int, nodes_per_domain: int) -> str:
-    groups = rank_groups("tensor", layout, layout.rank_order)
-    across = "across nodes" if groups.leave(gpus_per_node * nodes_per_domain) else "across nodes of one link domain"
-    inside = across if count > 1 and groups.leave(gpus_per_node) else "inside a node"
-    tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
-    stages = plural(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
-    copies = "1 copy" if layout.data_parallel == 1 else f"{layout.data_parallel} copies"
-    what = f"{plural(layout.num_gpus, 'rank')} on {plural(count, 'node')}: {tensor}, {stages}, {copies} of the model."
-    if not count > nodes_per_domain > 1:
-        return what
-    leaving = leaving_words(layout, gpus_per_node * nodes_per_domain)
-    return f"{what} Groups in several link domains: {leaving}."
 
 
 def _node_line(node: NodePattern) -> str:

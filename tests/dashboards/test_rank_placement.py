@@ -33,19 +33,23 @@ def test_hundreds_of_nodes_are_reported_in_a_few_lines():
 
 @pytest.mark.parametrize(
     ("sizes", "gpus_per_node", "nodes_per_domain", "tensor"),
-    [((2, 4, 3), 6, 1, "of 4 across nodes"), ((4, 8, 2), 4, 2, "of 8 across nodes of one link domain")],
+    [
+        ((2, 4, 3), 6, 1, "3 groups of 4, each over 2 nodes: "),
+        ((4, 8, 2), 4, 2, "2 groups of 8, each over 2 nodes of one link domain: "),
+        ((2, 4, 2), 4, 1, "2 groups of 4, inside a node: "),
+    ],
 )
-def test_the_summary_says_whether_tensor_groups_cross_nodes(sizes, gpus_per_node, nodes_per_domain, tensor):
+def test_whether_groups_cross_nodes_is_said(sizes, gpus_per_node, nodes_per_domain, tensor):
     num_nodes, tensor_parallel, data_parallel = sizes
     layout = Layout(num_nodes=num_nodes, tensor_parallel=tensor_parallel, data_parallel=data_parallel)
-    assert f" tensor groups {tensor}," in rank_placement(layout, gpus_per_node, nodes_per_domain).summary
+    assert tensor in rank_placement(layout, gpus_per_node, nodes_per_domain).groups[0]
 
 
-@pytest.mark.parametrize(("order", "told"), [("tp-dp-pp", "pipeline"), ("tp-pp-dp", "data, copies of experts")])
-def test_the_summary_names_the_groups_that_leave_the_link_domains(order: str, told: str):
+@pytest.mark.parametrize(("order", "told"), [("tp-dp-pp", ["pipeline"]), ("tp-pp-dp", ["data"])])
+def test_the_groups_that_leave_their_link_domain_are_said(order: str, told: list[str]):
     layout = Layout(
         num_nodes=32, tensor_parallel=4, pipeline_parallel=4, data_parallel=8, expert_parallel=4, rank_order=order
     )
-    assert rank_placement(layout, 4, 16).summary.endswith(f" Groups in several link domains: {told}.")
-    assert "several link domains" not in rank_placement(layout, 4, 32).summary
-    assert "several link domains" not in rank_placement(layout, 4, 1).summary
+    lines = rank_placement(layout, 4, 16).groups
+    assert [line.split()[0] for line in lines if "link domains: " in line] == told
+    assert not any("link domains: " in line for line in rank_placement(layout, 4, 32).groups)
