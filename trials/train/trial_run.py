@@ -12,7 +12,7 @@ from trials.analysis.early_stopping import IncumbentWatcher, may_stop_early, pru
 from trials.attempt_result import outcome_fault
 from trials.files.folders import AttemptFolder, write_json
 from trials.measurement.device_memory import RankMemory, device_memory_fields, fullest_rank
-from trials.measurement.energy import RankEnergy, energy_fault, energy_fields
+from trials.measurement.energy import energy_fault, energy_fields
 from trials.measurement.expert_load import ExpertLoad, load_error
 from trials.measurement.metrics import epoch_fields, measured_metrics
 from trials.measurement.protocol import StopReason, slow_ranks
@@ -31,7 +31,7 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, open_device, select_attention_kernel
-from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_counts, gather_json, sum_expert_tokens
+from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_alike, sum_expert_tokens
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import common_software, fingerprint, probe_ms_by_rank
 from trials.train.proof.host_memory import available_gib
@@ -64,7 +64,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     data = training_data(spec, world.coordinates["dp"], device.torch_device)
     loop = TrainingLoop(spec, engine, data, device, report, startup, watcher)
     loop.run(open_metrics(folder, env.rank, env.restart))
-    counts = gather_counts(_rank_count(engine, device, loop.outside_gib), device.torch_device)
+    counts = gather_alike(_rank_count(engine, device, loop.outside_gib), device.torch_device)
     load, energy = _expert_load(spec, loop, device), _energy(spec, loop, device)
     outcome = None
     if env.rank == 0:
@@ -166,7 +166,7 @@ def _energy(spec: TrialSpec, loop: TrainingLoop, device: Device) -> dict[str, An
     TrialFailure where it is an objective and not known. Collective over the world."""
     if device.is_cpu or loop.extrapolation is not None:
         return {}
-    ranks = [RankEnergy(**of) for of in gather_json(asdict(loop.energy.used()), device.torch_device)]
+    ranks = gather_alike(loop.energy.used(), device.torch_device)
     if spec.measure.energy and (fault := energy_fault(ranks)) is not None:
         raise TrialFailure(FailureReason.ENERGY_UNKNOWN, fault)
     samples = sum(record.samples for record in loop.records if record.phase is StepPhase.MEASURED)

@@ -8,12 +8,10 @@ import socket
 import sys
 import time
 from collections.abc import MutableMapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from search_spaces.decoding import decode
 from search_spaces.plain_file import read_plain
 from trials.diagnostics.calibration import CPU_BUDGET, GPU_BUDGET
 from trials.diagnostics.fabric import group_exchanges
@@ -26,7 +24,7 @@ from trials.ranks.report import Report
 from trials.train.calibrate.exchanges import ExchangeTimer
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.parallel.device import Device, open_device
-from trials.train.parallel.gather import barrier, gather_json
+from trials.train.parallel.gather import barrier, gather_alike
 from trials.train.parallel.process_groups import join_world
 from trials.trial import TrialSpec
 
@@ -41,12 +39,12 @@ def probe_nodes(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, re
     barrier(device.torch_device)
     device.synchronize()
     mine = rank_probe(env.rank, device, time.time(), missing_marks(folder.path, spec))
-    ranks = gather_json(asdict(mine), device.torch_device)
+    ranks = gather_alike(mine, device.torch_device)
     report.progress()
     budget = CPU_BUDGET if device.is_cpu else GPU_BUDGET
     timer = ExchangeTimer(spec, device, budget, Stopwatch(device, report, budget.seconds))
     groups = [timer.time(exchange).group_time() for exchange in group_exchanges(spec.gpus_per_node, spec.num_nodes)]
-    return NodeProbeReport(tuple(decode(RankProbe, rank) for rank in ranks), tuple(groups))
+    return NodeProbeReport(tuple(ranks), tuple(groups))
 
 
 def enable_nccl_log(environ: MutableMapping[str, str]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
-from typing import Any
+from dataclasses import astuple, dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,8 @@ import torch.distributed as dist
 from search_spaces.decoding import decode, encode
 from search_spaces.model_shape import ModelShape
 from trials.measurement.device_memory import RankMemory
+
+T = TypeVar("T")
 
 MAX_JSON_BYTES = 16 * 2**20
 """Limit of one rank's JSON. A profile of ten thousand transfers takes a megabyte."""
@@ -80,11 +82,6 @@ class RankHost:
     probe_ms: float | None
 
 
-def gather_hosts(mine: RankHost, device: torch.device) -> list[RankHost]:
-    """Every rank's host, in rank order. Collective over the world."""
-    return [RankHost(str(rank["host"]), rank["probe_ms"]) for rank in gather_json(asdict(mine), device)]
-
-
 def barrier(device: torch.device) -> None:
     """Barrier over the world once the caller has synchronised the device: on a GPU this returns before. Collective."""
     dist.all_reduce(torch.zeros(1, device=device))
@@ -95,9 +92,9 @@ def gather_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
     return [RankStep(*row) for row in _gather(astuple(mine), device)]
 
 
-def gather_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
-    """Every rank's counts, in rank order. Collective over the world."""
-    return [decode(RankCount, count) for count in gather_json(encode(mine), device)]
+def gather_alike(mine: T, device: torch.device) -> list[T]:
+    """Every rank's dataclass of this kind, in rank order. Collective over the world."""
+    return [decode(type(mine), one) for one in gather_json(encode(mine), device)]
 
 
 def sum_expert_tokens(mine: Mapping[int, torch.Tensor], model: ModelShape, device: torch.device) -> list[list[float]]:

@@ -11,7 +11,7 @@ from trials.fork_server.stub import node_name
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankCount, RankHost, gather_hosts
+from trials.train.parallel.gather import RankCount, RankHost, gather_alike
 from trials.trial import FailureReason, TrialSpec
 
 
@@ -59,7 +59,7 @@ def locate_ranks(spec: TrialSpec, device: Device) -> list[RankHost]:
 
     Collective over the world.
     """
-    rank_hosts = gather_hosts(RankHost(node_name(), device.probe_ms()), device.torch_device)
+    rank_hosts = gather_alike(RankHost(node_name(), device.probe_ms()), device.torch_device)
     if (fault := placement_error(spec, [rank.host for rank in rank_hosts])) is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return rank_hosts
