@@ -1,8 +1,10 @@
-"""Fabric check: one job of the search's launcher over the nodes that its trials may get (docs/fabric.md)."""
+"""Fabric check: one job of the search's launcher over the nodes that its trials may get, which times the group shapes
+of its layouts (docs/fabric.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,14 +15,16 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, ok, warning
 from orchestrator.diagnostics.job import Program, ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
-from orchestrator.planning.group_shapes import group_shapes
 from orchestrator.search.fabric_check import TIME_LIMIT_S, FabricProgram
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
+from search_spaces.layouts.groups import group_names, rank_groups
 from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
 from slurm.interface import SlurmUnreachable
 from slurm.nodes import num_up
-from trials.diagnostics.fabric import FabricTimes, exchanges_of, fabric_check_section
+from trials.diagnostics.calibration import Collective
+from trials.diagnostics.fabric import MAX_SHAPES, FabricTimes, GroupShape, exchanges_of, fabric_check_section
 from trials.diagnostics.fabric_findings import FabricFindings, judge, links_measurements
 from trials.files.folders import SearchFolder
 from trials.files.text import plural
@@ -35,6 +39,14 @@ _SHAPE_FIX = (
     "see the transport with parlay doctor --submit-test, and other jobs on the fabric; launcher.fabric_check makes the"
     " measured numbers the search's links"
 )
+
+_GATHERS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+_OF_CONTEXT = {
+    "p2p": (Collective.RING_SHIFT,),
+    "all_gather": _GATHERS,
+    "a2a": (Collective.ALL_TO_ALL,),
+    "a2a_p2p": (Collective.ALL_TO_ALL, Collective.RING_SHIFT),
+}
 
 
 def fabric_cluster(spec: SearchSpec) -> Cluster:
@@ -140,3 +152,36 @@ def findings_of(found: FabricFindings, cluster: Cluster) -> Iterator[Finding]:
         yield ok("group_bandwidth", "all group shapes reach what the links promise")
     assumed = " (assumed: this cluster's links are not described)" * cluster.links_are_assumed
     yield from (warning("group_bandwidth", words + assumed, _SHAPE_FIX) for words in sentences[num_of_nodes:])
+
+
+def group_shapes(layouts: Iterable[Layout], num_gpus: int, at_most: int = MAX_SHAPES) -> list[GroupShape]:
+    """Group shapes of these layouts that fit `num_gpus` ranks, those of most layouts first, with their collectives."""
+    found, of_layout = LayoutTable.of(layouts).answers(lambda layout: tuple(dict.fromkeys(_exchanges(layout))))
+    counts: Counter[tuple[int, int]] = Counter()
+    kinds: dict[tuple[int, int], Counter[Collective]] = defaultdict(Counter)
+    for index, count in Counter(of_layout.tolist()).items():
+        counts.update({shape: count for shape, _ in found[index]})
+        for shape, kind in found[index]:
+            kinds[shape][kind] += count
+    fitting = [shape for shape, _ in counts.most_common() if shape[0] * shape[1] <= num_gpus]
+    return [GroupShape(*shape, tuple(kind for kind, _ in kinds[shape].most_common())) for shape in fitting[:at_most]]
+
+
+def _exchanges(layout: Layout) -> Iterator[tuple[tuple[int, int], Collective]]:
+    """Sizes and strides of a layout's groups, with each collective that they run."""
+    for name in group_names(layout.expert_parallel > 1):
+        groups = rank_groups(name, layout, layout.rank_order)
+        if groups.ranks > 1:
+            yield from (((groups.ranks, groups.stride), kind) for kind in _kinds(name, layout))
+
+
+def _kinds(group: str, layout: Layout) -> tuple[Collective, ...]:
+    """Collectives that carry most bytes in these groups of a layout, in a fixed order."""
+    if group == "pipeline":
+        return (Collective.RING_SHIFT,)
+    if group == "context":
+        return _OF_CONTEXT[layout.context_transport]
+    if group == "expert":
+        return _GATHERS if layout.expert_dispatcher == "allgather" else (Collective.ALL_TO_ALL,)
+    gathers = layout.sequence_parallel if group == "tensor" else group != "replicas" and layout.zero_stage > 0
+    return _GATHERS if gathers else (Collective.ALL_REDUCE,)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from dashboards.rank_placement import nodes_per_domain
 from dashboards.trial_text import describe_flag, describe_replayed_table, format_trial_end, memory_growth_lines
 from orchestrator.recipe.exports import Export, exports
-from orchestrator.recipe.memory import recipe_memory
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.records.summary import VerdictAnswer
+from search_spaces.cost_model.memory import StageMemory, stage_memory
+from search_spaces.cost_model.stage_table import StageTable
 from search_spaces.decoding import encode
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import leaving_words
 from search_spaces.layouts.settings import PYTHON
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.routing import Routing
 from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.verification import Verification
@@ -256,3 +259,21 @@ def _memory_caveats(source: RecipeSource) -> Iterator[str]:
     too_full = [trial.trial for trial in ranking.ordered if not ranking.has_headroom(trial)]
     if too_full:
         yield f"Not chosen, because they leave less: {', '.join(too_full)}."
+
+
+def recipe_memory(best: RankedLayout, spec: TrialSpec) -> dict[str, Any]:
+    """Content of the recipe's `memory`."""
+    fullest = best.fullest_rank
+    return {
+        "fullest_rank": None if fullest is None else dict(fullest),
+        "predicted_gib": _predicted_gib(spec),
+    }
+
+
+def _predicted_gib(spec: TrialSpec) -> dict[str, float]:
+    """GiB of a rank of the fullest stage by purpose, without the allocator's overhead."""
+    skew = Routing.of(spec.measure.routing).skew or 1.0
+    layout = spec.layout.canonical()
+    parts = stage_memory(spec.model, LayoutTable.of([layout]), StageTable.of_layout(spec.model, layout), skew)
+    stage = int(parts.total[0].argmax())
+    return {field.name: float(getattr(parts, field.name)[0, stage]) for field in fields(StageMemory)}

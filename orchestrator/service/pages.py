@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -17,10 +20,12 @@ from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
 from dashboards.report.live_page import live_page, message_page, searches_page, signed_in_page
 from dashboards.report.log_page import log_page, trials_page
+from dashboards.search_rows import SearchListRow, search_row
+from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.service.handlers import RequestHandlers
 from orchestrator.service.live_reports import LiveReport, LiveReports, report_events
-from orchestrator.service.search_list import SearchList
 from search_spaces.errors import ExternalError, InputError
+from trials.ledger.reader import LedgerReader
 
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 _RANK = re.compile(r"[0-9]{1,6}")
@@ -32,6 +37,9 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
 }
+MAX_SEARCHES = 100
+"""Searches in the list: each is read with its trials once after each change."""
+_OWNER_TIMEOUT_S = 2.0
 
 
 def is_page(path: str) -> bool:
@@ -184,3 +192,38 @@ def _search_id(request: Request) -> str:
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:
     policy = {"content-security-policy": f"{page.policy}; frame-ancestors 'none'"}
     return HTMLResponse(page.text, status, _HEADERS | policy | (more or {}))
+
+
+class SearchList:
+    """The newest searches of a ledger. Thread-safe."""
+
+    def __init__(self, ledger_url: str):
+        self._url = ledger_url
+        self._lock = threading.Lock()
+        self._cached: dict[str, tuple[int, SearchListRow]] = {}
+
+    def rows(self, stopped: Mapping[str, str]) -> tuple[list[SearchListRow], int]:
+        """Rows, newest first, and the number of older searches; `stopped` are reasons for missing drivers by id."""
+        with self._lock, closing(LedgerReader(self._url)) as reader:
+            found = reader.searches()
+            rows: dict[str, tuple[int, SearchListRow]] = {}
+            for each in found[:MAX_SEARCHES]:
+                known = self._cached.get(each.search_id)
+                if known is None or known[0] != each.last_seq:
+                    owner = _owner_of(each.folder) if known is None else known[1].owner
+                    known = each.last_seq, search_row(reader.search(each.search_id), owner)
+                rows[each.search_id] = known
+            self._cached = rows
+        shown = [replace(row, stopped=stopped.get(row.search_id)) for _, row in rows.values()]
+        return shown, len(found) - len(rows)
+
+
+def _owner_of(folder: str | None) -> str:
+    """Name of the owner of the search's folder; "" where it is unknown, or the folder does not answer."""
+    if folder is None:
+        return ""
+    try:
+        path = Path(folder)
+        return result_with_timeout(submit_to_thread(path.owner, "owner"), _OWNER_TIMEOUT_S, "")
+    except (OSError, KeyError):
+        return ""

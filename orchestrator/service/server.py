@@ -1,7 +1,8 @@
-"""The service: its socket, the supervisor's thread, and uvicorn."""
+"""The service: its socket, the supervisor's thread, uvicorn, and its log."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -11,18 +12,20 @@ from contextlib import closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
-from orchestrator.lifecycle.logs import current_sink, sending_to
+from orchestrator.lifecycle.logs import current_sink, format_line, sending_to
 from orchestrator.service.api import make_app
 from orchestrator.service.driver_process import ExecutorKind
 from orchestrator.service.executors import make_executor
 from orchestrator.service.handlers import RequestHandlers
-from orchestrator.service.log import ServiceLogSink
 from orchestrator.service.middleware import AuthMiddleware
 from orchestrator.service.stall_watch import StallWatch
 from orchestrator.service.state_dir import ServiceAnswer, ServiceStateDir, loopback_socket, unix_socket
@@ -31,6 +34,7 @@ from slurm.environment import cluster_variables
 
 _STREAMS_END_S = 5
 """Seconds that clients of event streams have to disconnect at shutdown."""
+MAX_SERVICE_LOG_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -159,3 +163,32 @@ def _listening(
             {"socket_path": None, "port": bound},
             AuthPolicy.on_port(state_dir.new_token(), bound, state_dir.page_key()),
         )
+
+
+class ServiceLogSink(RotatingFileHandler):
+    """Appends messages to a service's log, with time and level, and passes them on to `terminal`.
+
+    At MAX_SERVICE_LOG_BYTES the file becomes `<name>.1`, which replaces an earlier one. A file that cannot be written
+    is not an error.
+    """
+
+    terminator = ""
+
+    def __init__(self, path: Path, terminal: logging.Handler | None):
+        super().__init__(path, maxBytes=MAX_SERVICE_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True)
+        self._terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.INFO:
+            super().emit(record)
+        if self._terminal is not None and record.levelno >= self._terminal.level:
+            self._terminal.handle(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return format_line(record)
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=partial(os.open, mode=0o600))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the message."""

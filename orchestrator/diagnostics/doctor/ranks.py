@@ -1,24 +1,30 @@
-"""Checks of the ranks' software: Python, torch, GPUs, and the last selftest."""
+"""Checks of the ranks' software: Python, torch, GPUs, the last selftest, and forks after the imports."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
+import trials
+from orchestrator.config.fork_servers import forked_engines
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.bounded_output import bounded_output
 from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
-from orchestrator.diagnostics.doctor.warm_start import check_warm_start
 from orchestrator.diagnostics.preflight.trainer import packages_installed_for, python_of, run_python
+from orchestrator.launchers.local.rank_groups import program_environment
 from search_spaces.decoding import parse_json
 from search_spaces.engines import PARLAY
+from slurm.environment import PYTHON_VARIABLES
 from trials.files.folders import read_json
+from trials.fork_server.owner import CAN_FORK, CANNOT_FORK
 from trials.ranks.engine_packages import Installed
 
 MIN_PYTHON, MIN_TORCH = "3.10", "2.6"
@@ -35,6 +41,9 @@ except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
 print(json.dumps(found))
 """
+_LIMIT_S = 120.0  # torch on a busy file system
+_ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+Probe = Callable[[str, str], str | None]
 
 
 @dataclass(frozen=True)
@@ -185,3 +194,35 @@ def _gpu_findings(found: InterpreterInfo, spec: SearchSpec) -> Iterator[Finding]
         yield error("gpus", words, fix)
     else:
         yield ok("gpus", f"torch sees {len(found.gpus)} x {found.gpus[0]}")
+
+
+def check_warm_start(spec: SearchSpec) -> Iterator[Finding]:
+    """Check each engine of a search whose ranks would be forked on this machine."""
+    yield from warm_start_findings(spec, probe_preload)
+
+
+def warm_start_findings(spec: SearchSpec, probe: Probe) -> Iterator[Finding]:
+    """Findings on each engine; `probe` gives the reason why its ranks cannot be forked, None where they can."""
+    device = "cpu" if spec.cluster.accelerator.name == "cpu" else "gpu"
+    for engine in forked_engines(spec):
+        refused = probe(python_of(spec), f"{engine}/{device}")
+        if refused is None:
+            yield ok("warm_start", f"ranks of engine {engine} can be forked after their imports")
+        else:
+            words = f"ranks of engine {engine} are started plain, each with its own imports: {refused}"
+            yield note("warm_start", words, "nothing; measure.warm_start: false does not try")
+
+
+def probe_preload(python: str, preload: str) -> str | None:
+    """The reason why a process of this interpreter cannot be forked after the imports of `preload`; None if it can."""
+    inherited = {name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES}
+    code = program_environment(str(Path(trials.__file__).parents[1]))
+    environment = inherited | code | (_ON_CPU if preload.endswith("/cpu") else {})
+    command = [python, "-m", "trials.fork_server", preload]
+    try:
+        last = next(reversed(bounded_output(command, environment, _LIMIT_S).splitlines()), "it printed nothing")
+    except subprocess.TimeoutExpired:
+        return f"the imports took more than {_LIMIT_S:.0f} s"
+    except (OSError, ValueError) as failed:
+        return f"the check did not end: {failed!r:.200}"
+    return None if last == CAN_FORK else last.removeprefix(CANNOT_FORK)

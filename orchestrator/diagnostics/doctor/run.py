@@ -17,9 +17,8 @@ from orchestrator.diagnostics.doctor.folders import check_folder
 from orchestrator.diagnostics.doctor.job_limits import check_jobs
 from orchestrator.diagnostics.doctor.machine import check_machine
 from orchestrator.diagnostics.doctor.ranks import check_ranks
-from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, no_commands
+from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_blocks, check_slurm, no_commands
 from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
-from orchestrator.diagnostics.doctor.topology import check_blocks
 from orchestrator.diagnostics.preflight.trainer import require_trainer
 from orchestrator.diagnostics.preflight.work_dir import require_directories
 from orchestrator.launchers.local.launcher import local_slots

@@ -1,4 +1,4 @@
-"""Checks of Slurm: commands, configuration, controller, accounting."""
+"""Checks of Slurm: commands, configuration, controller, accounting, blocks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.diagnostics.preflight.slurm_site import slurm_unreachable_error
 from orchestrator.launchers.factory import poll_interval_s
+from search_spaces.hardware.cluster import Cluster
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 
 COMMANDS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
@@ -16,6 +17,7 @@ OLDEST_VERSION = (20, 11)
 """First version with srun --exact."""
 
 _MUNGE = "munge"
+_KEY = "launcher.slurm.segment"
 
 
 def check_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s: float | None) -> Iterator[Finding]:
@@ -119,3 +121,30 @@ def _min_job_age_finding(settings: SlurmSettings, interval_s: float) -> Finding:
     if settings.has_accounting:
         return note(name, words, f"nothing while sacct works; else {fix}")
     return warning(name, f"{words}; without accounting its end may remain unknown", fix)
+
+
+def check_blocks(slurm: Slurm, cluster: Cluster, segment: int | None) -> Iterator[Finding]:
+    """Findings on the blocks that keep jobs in link domains of several nodes; none for a cluster without these.
+
+    `segment` is that of the search file.
+    """
+    nodes = cluster.domain_nodes
+    if nodes == 1:
+        return
+    blocks = slurm.blocks()
+    if not blocks:
+        words = f"Slurm shows no blocks (topology/block), but link domains have {nodes} nodes"
+        if segment == 0:
+            yield note(
+                "blocks", f"{words}: a job may lie in several", f"nothing where all nodes are in one; {_KEY} is 0"
+            )
+            return
+        fix = f"set {_KEY} to 0 where all nodes are in one link domain; else ask the site for topology/block"
+        yield warning("blocks", f"{words}: it may refuse --segment, or spread jobs", fix)
+    elif max(blocks) < nodes:
+        words = f"the largest of {len(blocks)} blocks has {max(blocks)} nodes, but link domains have {nodes}"
+        fix = f"set {_KEY} to {max(blocks)}, or num_ranks of the last of cluster.links.domains to what it has"
+        yield warning("blocks", f"{words}: a job of as many nodes never starts", fix)
+    else:
+        size = f"{min(blocks)} to {max(blocks)}" if min(blocks) < max(blocks) else str(max(blocks))
+        yield ok("blocks", f"{len(blocks)} of {size} nodes; link domains have {nodes}")

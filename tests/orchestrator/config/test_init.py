@@ -6,9 +6,9 @@ import re
 import pytest
 import yaml
 
+from orchestrator.config.draft import origin_lines
 from orchestrator.config.init import render_example, render_from
 from orchestrator.config.loader import load_search_file
-from orchestrator.config.origin_table import origin_lines
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.schema.validation import FILL_IN

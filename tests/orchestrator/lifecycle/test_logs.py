@@ -16,8 +16,8 @@ from orchestrator.lifecycle.logs import (
     sending_to,
     use_times_in,
 )
-from orchestrator.service import log
-from orchestrator.service.log import ServiceLogSink
+from orchestrator.service import server
+from orchestrator.service.server import ServiceLogSink
 
 LOG = logging.getLogger("orchestrator.search.driver")
 TIMED = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
@@ -81,7 +81,7 @@ def test_a_service_logs_with_times_to_its_file_and_as_asked_to_its_terminal(tmp_
 
 
 def test_a_services_log_is_rotated_and_one_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(log, "MAX_SERVICE_LOG_BYTES", 40)
+    monkeypatch.setattr(server, "MAX_SERVICE_LOG_BYTES", 40)
     path = tmp_path / "service.log"
     with closing(ServiceLogSink(path, None)) as sink, sending_to(sink):
         for number in range(3):

@@ -12,16 +12,16 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.doctor.engine_packages import node_package_findings, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, Severity
 from orchestrator.diagnostics.doctor.nccl_log import NcclLog, merge_logs, parse_nccl_log
-from orchestrator.diagnostics.doctor.node_findings import JobTimestamps, probe_findings
-from orchestrator.diagnostics.doctor.node_probe import probe_cluster, submit_test
+from orchestrator.diagnostics.doctor.node_probe import JobTimestamps, probe_cluster, probe_findings, submit_test
 from orchestrator.diagnostics.doctor.ranks import (
     InterpreterInfo,
     check_ranks,
     interpreter_findings,
     probe_interpreter,
+    probe_preload,
     selftest_finding,
+    warm_start_findings,
 )
-from orchestrator.diagnostics.doctor.warm_start import probe_preload, warm_start_findings
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster

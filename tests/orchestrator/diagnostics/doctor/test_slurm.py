@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.diagnostics.doctor.finding import Finding, Severity
 from orchestrator.diagnostics.doctor.job_limits import check_jobs
-from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_slurm, unreachable_finding
-from orchestrator.diagnostics.doctor.topology import check_blocks
+from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_blocks, check_slurm, unreachable_finding
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from slurm.association_limits import Association, AssociationLimits, Qos

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.planning.group_shapes import group_shapes
+from orchestrator.diagnostics.fabric import group_shapes
 from search_spaces.layouts.layout import Layout
 from trials.diagnostics.calibration import Collective
 from trials.diagnostics.fabric import GroupShape
