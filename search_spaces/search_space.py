@@ -81,9 +81,10 @@ class SearchSpace:
             found.setdefault(rejected.problem.code, rejected)
         return found
 
-    def rejected(self) -> Iterator[RejectedLayout]:
-        """Every rejected layout with the first rule it violates; generated lazily."""
-        return self._rejections(slice(None))
+    def rejected(self, rows: np.ndarray | slice = slice(None)) -> Iterator[RejectedLayout]:
+        """Every rejected layout with the first rule it violates, or those of some rows; generated lazily."""
+        for fields, index in zip(self._rejected.take(rows).rows(), self._violated[rows].tolist(), strict=True):
+            yield RejectedLayout(fields, self._problems[index], self._varying)
 
     @cached_property
     def _firsts(self) -> list[tuple[RejectedLayout, int]]:
@@ -91,11 +92,7 @@ class SearchSpace:
         there are."""
         indices, rows, counts = np.unique(self._violated, return_index=True, return_counts=True)
         order = np.lexsort((rows, _places(self._problems)[indices]))
-        return [*zip(self._rejections(rows[order]), counts[order].tolist(), strict=True)]
-
-    def _rejections(self, rows: np.ndarray | slice) -> Iterator[RejectedLayout]:
-        for fields, index in zip(self._rejected.take(rows).rows(), self._violated[rows].tolist(), strict=True):
-            yield RejectedLayout(fields, self._problems[index], self._varying)
+        return [*zip(self.rejected(rows[order]), counts[order].tolist(), strict=True)]
 
 
 def _places(problems: Sequence[Problem]) -> np.ndarray:

@@ -12,7 +12,7 @@ from search_spaces.cost_model.memory import LayerActivations, element_bytes, eng
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.hardware.arithmetic import speedup_over_fp16
 from search_spaces.hardware.cluster import BLACKWELL, HOPPER, Accelerator, chip_of
-from search_spaces.layouts.layout import CHOICES, modules_of
+from search_spaces.layouts.layout import CHOICES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -169,7 +169,9 @@ def pass_launch_s(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable
     layer = LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1)
     experts = model.num_expert_layers / model.num_layers
     of_experts = EXPERT_LAYER_LAUNCH_S * experts * machine.is_gpu
-    captured = layer / 2 * (_captures(layouts, "attn") + (1 - experts) * _captures(layouts, "mlp"))
+    captured = (
+        layer / 2 * (layouts.has_part("cuda_graphs", "attn") + (1 - experts) * layouts.has_part("cuda_graphs", "mlp"))
+    )
     launched = layer + of_experts - captured + _collectives(layouts) * HOST_CALL_S
     return np.where(layouts.equals("cuda_graphs", "full_iteration"), 0, launched)
 
@@ -180,12 +182,6 @@ def layer_launch_s(model: ModelShape, layouts: LayoutTable, shares: RecomputedSh
     passes = 3 + shares.layers + shares.mlps(model) / 2 + shares.ops
     modules = sum(shares.modules.values())
     return passes * pass_s + HOST_CALL_S * modules * (pass_s > 0)
-
-
-def _captures(layouts: LayoutTable, module: str) -> np.ndarray:
-    """1 for layouts whose graphs capture the module, else 0."""
-    has_module = [module in modules_of(word) for word in CHOICES["cuda_graphs"]]
-    return np.array(has_module, dtype=float)[layouts["cuda_graphs"]]
 
 
 def _collectives(layouts: LayoutTable) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.layouts.layout import AXES, CHOICES, modules_of
+from search_spaces.layouts.layout import AXES
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -32,7 +32,7 @@ class RecomputedShares:
         share = np.where(layouts.equals("recompute_layers", None), 1, np.minimum(1, of_chunk))
         is_selective = layouts.equals("activation_checkpointing", "selective")
         words = AXES["recompute_modules"].single_words
-        modules = {module: is_selective * _has_module(layouts, module) for module in words}
+        modules = {module: is_selective * layouts.has_part("recompute_modules", module) for module in words}
         return cls(is_full * share, modules)
 
     @property
@@ -47,12 +47,5 @@ class RecomputedShares:
 
     def parameters(self, model: ModelShape) -> np.ndarray:
         """Parameters of a layer's products that modules compute again, a mean over the layers."""
-        parts: list[np.ndarray] = [
-            share * model.recomputed_parameters(module) for module, share in self.modules.items()
-        ]
+        parts = (share * model.recomputed_parameters(module) for module, share in self.modules.items())
         return sum(parts, np.zeros(1))
-
-
-def _has_module(layouts: LayoutTable, module: str) -> np.ndarray:
-    has_module = [module in modules_of(word) for word in CHOICES["recompute_modules"]]
-    return np.array(has_module, dtype=float)[layouts["recompute_modules"]]

@@ -123,6 +123,11 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
     def equals(self, name: str, value: Any) -> np.ndarray:
         return self[name] == encoded_field(name, value)
 
+    def has_part(self, name: str, part: str) -> np.ndarray:
+        """1 where the joined word of a field has this part, else 0."""
+        has = [part in word.split("+") for word in CHOICES[name]]
+        return np.array(has, dtype=float)[self[name]]
+
     def canonical(self) -> LayoutTable:
         """Every row in canonical form, as `Layout.canonical`."""
         changed = {}
@@ -170,7 +175,7 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
 
     def values(self, name: str) -> set[Any]:
         """Values of a field that occur."""
-        return {decoded_field(name, number) for number in _distinct(self[name])}
+        return {decoded_field(name, number) for number in {*self[name].tolist()}}
 
     def _combinations(self, names: Iterable[str], rows: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """`combinations_of` these fields in some rows, combinations in the order of the fields."""
@@ -194,9 +199,9 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
 
     def _of_values(self, name: str, function: Callable[[Any], Any]) -> list[Any]:
         """A function of the field's value in each row; of each distinct number once."""
-        column = self[name]
-        found = {number: function(decoded_field(name, number)) for number in _distinct(column)}
-        return [*found.values()] * len(column) if len(found) == 1 else [found[number] for number in column.tolist()]
+        numbers = self[name].tolist()
+        found = {number: function(decoded_field(name, number)) for number in {*numbers}}
+        return [*found.values()] * len(numbers) if len(found) == 1 else [found[number] for number in numbers]
 
 
 class _Row(Layout):
@@ -215,13 +220,6 @@ class _Row(Layout):
             return object.__getattribute__(self, name)
         own["_read"].add(name)
         return decoded_field(name, int(own["_table"][name][own["_row"]]))
-
-
-def _distinct(column: np.ndarray) -> list[int]:
-    """The numbers of a column, ascending."""
-    if _is_dense(column):
-        return np.flatnonzero(np.bincount(column)).tolist()
-    return sorted({*column.tolist()})
 
 
 def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -248,16 +246,11 @@ _MOST = 2**62
 
 def _numbered(column: np.ndarray) -> tuple[np.ndarray, int]:
     """Index of each row's value among the distinct values of a column from 0 on, in their order, and their number."""
-    if not _is_dense(column):
+    if column.max(initial=0) > 16 * len(column):  # else counting its values is faster than sorting them
         known, number = np.unique(column, return_inverse=True)
         return number, len(known)
     place = np.cumsum(np.bincount(column) > 0)
     return place[column] - 1, int(place[-1]) if len(column) else 0
-
-
-def _is_dense(column: np.ndarray) -> bool:
-    """True if counting the values of a column is faster than sorting them."""
-    return bool(column.max(initial=0) <= 16 * len(column))
 
 
 def _encode_column(name: str, values: Sequence[Any]) -> np.ndarray:
