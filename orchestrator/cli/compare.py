@@ -97,27 +97,26 @@ def _measured(side: RankedLayout | None, spec: SearchSpec) -> str:
 
 
 def _print_comparison(result: CompareResult) -> None:
-    """Print the whole comparison, the result last."""
+    """Print the verdict, then the two sides and what differs between them."""
     a, b = result.a, result.b
-    print_text(f"A  {_describe_side(a)}\nB  {_describe_side(b)}")
+    print_text("\n".join([*_verdict_lines(result), "", f"A  {_describe_side(a)}", f"B  {_describe_side(b)}"]))
     for heading, rows in (
         ("configuration", result.question),
         ("layouts", _layout_rows(result)),
         ("software", result.software),
     ):
-        if rows:
+        if differ := [(row["field"], row["a"], row["b"]) for row in rows if row["a"] != row["b"]]:
             print_text("")
-            differ = [row["a"] != row["b"] for row in rows]
-            cells = [(r["field"], r["a"], r["b"], "differs" if d else "") for r, d in zip(rows, differ, strict=True)]
-            print_columns((heading, "A", "B", ""), cells, bold=differ)
+            print_columns((heading, "A", "B"), differ)
     if a.search is not None and b.search is not None:
         one, other = _search_facts(a.search), _search_facts(b.search)
-        print_text("")
-        print_columns(("search", "A", "B"), [(name, one.get(name), other.get(name)) for name in {**one, **other}])
+        facts = [(name, one.get(name), other.get(name)) for name in {**one, **other}]
+        if differ := [row for row in facts if row[1] != row[2]]:
+            print_text("")
+            print_columns(("search", "A", "B"), differ)
     if result.pairs:
         print_text("")
         print_columns(("layouts that both tried", "A", "B", "B over A"), _pair_rows(result))
-    print_text("\n" + "\n".join(_verdict_lines(result)))
 
 
 def _describe_side(side: ComparisonSide) -> str:

@@ -74,9 +74,8 @@ def print_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_columns(headings: Sequence[str], rows: Iterable[Sequence[Any]], bold: Sequence[bool] = ()) -> None:
-    """Print a table of values as they are in a YAML file, each cut to a line of cells; rows that are `bold` stand
-    out."""
+def print_columns(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table of values as they are in a YAML file, each cut to a line of cells."""
     from rich.table import Table
 
     from dashboards.terminal.live_table import console_for
@@ -84,8 +83,8 @@ def print_columns(headings: Sequence[str], rows: Iterable[Sequence[Any]], bold: 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
-    for index, row in enumerate(rows):
-        table.add_row(*map(_cell, row), style="bold" if bold and bold[index] else None)
+    for row in rows:
+        table.add_row(*map(_cell, row))
     console_for(sys.stdout).print(table)
 
 

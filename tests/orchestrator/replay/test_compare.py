@@ -166,7 +166,11 @@ class TestOfSearches:
         states = {(pair["a"]["state"], pair["b"]["state"]) for pair in whole["common"]}
         assert states == {("measured", "measured"), ("measured", "failed")}
         assert by_folder["common"] == []
-        assert "faster: B is 2.333x as fast as A" in compared(capfd, first.search_id, second.search_id)
+        text = compared(capfd, first.search_id, second.search_id)
+        assert text.startswith("faster: B is 2.333x as fast as A")
+        assert "to the best: trials" not in text, "both took one trial"
+        assert "tensor_parallel" not in text, "they have one layout"
+        assert "node-hours" in text
 
 
 def compared(capfd: pytest.CaptureFixture[str], *words: str) -> str:
