@@ -92,7 +92,7 @@ def plan(
     if nodes is None and tried is None:
         fix = "parlay plan search.yaml; for more nodes than a search tried: parlay plan --nodes 16 --from SEARCH"
         raise InputError.of("usage", "is missing", key="SEARCH.YAML", fix=fix)
-    of_a_file = {"--set": sets, "--work-dir": work_dir, "--launcher": launcher, "--sampler": sampler}
+    of_a_file: dict[str, object] = {"--set": sets, "--work-dir": work_dir, "--launcher": launcher, "--sampler": sampler}
     of_a_file |= {"--details": details, "--rejected": rejected}
     _require_absent(of_a_file, "belongs to the plan of a search file", "leave it out, or name the file")
     from orchestrator.cli.plan_forecast import print_forecast
