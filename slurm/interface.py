@@ -44,6 +44,12 @@ class Submission:
     message: str = ""
 
 
+CHECK_INTERVAL_S = 60.0
+"""Delay of Slurm's limit checks: they run about every half minute, and jobs were seen to end up to a minute late."""
+
+_NEVER_ENDED_S = 365 * 86400.0  # for OverTimeLimit=UNLIMITED: a journal cannot store infinity
+
+
 @dataclass(frozen=True)
 class SlurmSettings:
     """Time limits and defaults from the cluster's configuration, in seconds. Defaults are Slurm's own (slurm.conf(5)).
@@ -69,6 +75,10 @@ class SlurmSettings:
         commas."""
         names = (partition or self.default_partition).split(",")
         return max(self.partition_over_times_s.get(name, self.over_time_limit_s) for name in names)
+
+    def ending_s(self, partition: str | None) -> float:
+        """Return the most seconds that Slurm may add to a job's limit: OverTimeLimit, its next check, and KillWait."""
+        return min(self.over_time_s(partition), _NEVER_ENDED_S) + CHECK_INTERVAL_S + self.kill_wait_s
 
 
 class Slurm(ABC):

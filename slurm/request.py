@@ -243,3 +243,8 @@ class JobRequest:
 def limit_min(time_limit_s: float) -> int:
     """Return a time limit in whole minutes, rounded up, at least one. Less than a millisecond is ignored."""
     return max(1, -(-int(time_limit_s * 1000) // 60_000))
+
+
+def max_job_s(time_limit_s: float, ending_s: float) -> float:
+    """Return the most seconds for which a job may hold its nodes, with what Slurm adds to a limit (SlurmSettings)."""
+    return limit_min(time_limit_s) * 60 + ending_s

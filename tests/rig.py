@@ -45,7 +45,6 @@ from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 from trials.measure_rules import MeasureRules
 from trials.pilot.agent import HEARTBEAT_S
-from trials.pilot.cost_splitter import CostSplitter
 from trials.pilot.files import PilotFolder, StepEnd, StepEndReason, StepFileKind, StepRequest, StepStart, write
 from trials.trial import Attempt, TrialKind, TrialSpec, TrialState
 
@@ -218,9 +217,9 @@ class Rig:
 
     def _work_left(self, search: SearchRecord) -> RemainingWork:
         budget = self.limits.budget_node_hours
-        left = None if budget is None else max(0.0, budget - search.node_hours_used)
+        left = None if budget is None else max(0.0, budget - search.node_hours_used - search.node_hours_reserved)
         attempts = max(1, remaining_layouts(search.num_layouts, self.limits) + len(search.in_flight) + 2)
-        return RemainingWork(attempts, self.limits.parallel_trials, left, booked=search.pilots)
+        return RemainingWork(attempts, self.limits.parallel_trials, left, pilots=search.pilots)
 
     def _start(self, job: StartedJob) -> JobPlan:
         if job.user != self.slurm.user:
@@ -249,6 +248,7 @@ class Rig:
         twins: bool = False,
         books_are_uncertain: bool = False,
         requeued: bool = False,
+        ends_are_unknown: bool = False,
         slack_s: float = 0.0,
     ) -> None:
         """Check what holds of every search that has ended.
@@ -256,7 +256,9 @@ class Rig:
         Nothing is left or was there twice, and what Slurm charged is booked and within the budget. `twins`: a job
         appeared long after its submission was given up. `books_are_uncertain`: the controller was down for longer than
         any limit, or a clock jumped. `requeued`: jobs were requeued while no driver could cancel what the budget no
-        longer covers. `slack_s`: what of each node of a pilot may be missing, since Slurm reports whole seconds.
+        longer covers. `ends_are_unknown`: a search may have ended while the controller was down, so that a pilot was
+        charged its reservation. `slack_s`: what of each node of a pilot may be missing, since Slurm reports whole
+        seconds.
         """
         attempts = attempts_of(search)
         assert search.state.is_ended
@@ -270,7 +272,8 @@ class Rig:
         if self.kind != "scripted":
             self._check_jobs(search, attempts, twins)
             if not books_are_uncertain:
-                self._check_books(search, attempts, float("inf") if requeued else budget, slack_s)
+                self._check_books(search, attempts, float("inf") if requeued else budget)
+                self._check_charges(search, slack_s, ends_are_unknown)
 
     def _check_jobs(self, search: SearchRecord, attempts: list[Attempt], twins: bool) -> None:
         if self.kind == "pilot":
@@ -288,15 +291,21 @@ class Rig:
         else:
             assert {name for name in names if ".p0" not in name} <= {self._name(attempt) for attempt in attempts}
 
-    def _check_books(self, search: SearchRecord, attempts: list[Attempt], budget: float, slack_s: float) -> None:
+    def _check_books(self, search: SearchRecord, attempts: list[Attempt], budget: float) -> None:
         held = self.held_node_hours()
-        assert held <= budget + 1e-9 or self.kind == "pilot"
-        if self.kind == "pilot":
-            slack = slack_s * PILOT_NODES * len({job.request.name for job in self.own_jobs()}) / 3600
-            assert abs(held - search.node_hours_used) <= slack + 1e-9, f"{held} h held, {search.node_hours_used} booked"
+        assert held <= budget + 1e-9
         for attempt in attempts if self.kind == "jobs" else ():
             used = self.slurm.used_node_s(self._name(attempt)) / 3600
             assert attempt.node_hours >= used - POLL_S / 3600, f"{attempt} used {used} node-hours"
+
+    def _check_charges(self, search: SearchRecord, slack_s: float, ends_are_unknown: bool) -> None:
+        """Check that each pilot was charged what it held, and that nothing stays reserved."""
+        assert search.node_hours_reserved == 0.0
+        for name, pilot in search.pilots.items():
+            held = self.slurm.used_node_s(f"{search.search_id}.{name}") / 3600
+            is_unknown = ends_are_unknown and pilot.node_hours == pilot.reserved_node_hours > held
+            is_exact = abs(held - pilot.node_hours) <= slack_s * PILOT_NODES / 3600 + 1e-9
+            assert is_exact or is_unknown, f"{name} held {held} h and was charged {pilot}"
 
     def _name(self, attempt: Attempt) -> str:
         return f"{self.folder.search_id}.{attempt.trial}.{attempt.attempt}"
@@ -334,7 +343,7 @@ class RunningStep:
 
 
 class SimulatedAgent:
-    """Simulated agent of one pilot, advanced in simulated seconds; its files and its costs are real."""
+    """Simulated agent of one pilot, advanced in simulated seconds; its files are real."""
 
     TURN_S = 1.0
 
@@ -351,8 +360,6 @@ class SimulatedAgent:
     def serve(self) -> None:
         """Start with the job that runs now: the first turn; the others follow by themselves."""
         self._run = self._cluster.job(self._job.job_id).run
-        self._costs = CostSplitter(self._plan.num_nodes, self._cluster.time)
-        self._began_at = self._cluster.cluster_time
         self._idle_since = self._cluster.time
         self._turn()
 
@@ -395,8 +402,6 @@ class SimulatedAgent:
     def _begin(self, name: str) -> None:
         """Begin a step: once, on nodes of this pilot that no other step uses."""
         request = self.folder.request(name, StepFileKind.CLAIMED)
-        if not self._num_begun and request.pilot_started_at is not None:
-            self._costs.add_debt(self._plan.num_nodes * max(0.0, self._began_at - request.pilot_started_at))
         assert name not in self._rig.begun, f"{name} is begun twice"
         self._rig.begun.add(name)
         busy = {node for step in self._steps.values() for node in step.request.nodes}
@@ -405,7 +410,6 @@ class SimulatedAgent:
         script = self._rig.script(spec_in(AttemptFolder(Path(request.directory))), 0)
         now, started_at, number = self._cluster.time, self._cluster.cluster_time, str(self._num_begun)
         self._num_begun += 1
-        self._costs.start(name, request.num_nodes, now)
         self._steps[name] = RunningStep(request, script, now, started_at, number)
         self._idle_since = now
         write(self.folder.step_file(name, StepFileKind.STARTED), StepStart(started_at, number))
@@ -413,8 +417,7 @@ class SimulatedAgent:
     def _end(self, name: str, reason: StepEndReason) -> None:
         step, now = self._steps.pop(name), self._cluster.time
         exit_code = 0 if step.script.reason is None else 1
-        node_s = self._costs.end(name, now)
-        end = StepEnd(reason, step.began_at, self._cluster.cluster_time, exit_code, 0, node_s, step.number)
+        end = StepEnd(reason, step.began_at, self._cluster.cluster_time, exit_code, 0, step.number)
         write(self.folder.step_file(name, StepFileKind.ENDED), end)
         self._idle_since = now
 
@@ -519,8 +522,8 @@ def nodes_asked(folder: PilotFolder, name: str) -> tuple[str, ...]:
     return folder.request(name, StepFileKind.CLAIMED if is_claimed else StepFileKind.REQUESTED).nodes
 
 
-def finish(folder: PilotFolder, name: str, node_s: float = 100.0, at: float = 1e9) -> None:
+def finish(folder: PilotFolder, name: str, at: float = 1e9) -> None:
     """Write that a step has started and ended."""
     write(folder.step_file(name, StepFileKind.STARTED), StepStart(at, "0"))
-    end = StepEnd(StepEndReason.EXITED, at, at + 10, 0, 0, node_s, "0")
+    end = StepEnd(StepEndReason.EXITED, at, at + 10, 0, 0, "0")
     write(folder.step_file(name, StepFileKind.ENDED), end)

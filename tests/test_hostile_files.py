@@ -209,16 +209,13 @@ def read_all(path: Path, text: str, change: Change, reader: Reader, times: int =
 STEP_FILES = [f"steps/t0001.a1.{kind}" for kind in (StepFileKind.CLAIMED, StepFileKind.STARTED, StepFileKind.ENDED)]
 
 
-@pytest.mark.parametrize(
-    "name", ["pilot.json", "job.json", "job_end.json", "shares.json", "plain_starts.json", *STEP_FILES]
-)
+@pytest.mark.parametrize("name", ["pilot.json", "job.json", "job_end.json", "plain_starts.json", *STEP_FILES])
 def test_a_damaged_file_of_a_pilot_ends_no_driver_that_takes_it_over(tmp_path: Path, name: str):
     for seed in range(25):
         rig = PilotBench(tmp_path / str(seed))
         request = rig.launch()
         folder = rig.serve()
         finish(folder, "t0001.a1")
-        write_json(folder.shares, {"schema": "parlay.pilot/1", "node_s": {"t0002.a1": 5.0}})
         write_json(folder.plain_starts, {"schema": "parlay.pilot/1", "reason": "why"})
         if name == "job_end.json":
             status = {"liveness": "ended", "started": True, "nodes": ["n1"], "started_at": 1e9, "ended_at": 1e9 + 5}
@@ -228,7 +225,7 @@ def test_a_damaged_file_of_a_pilot_ends_no_driver_that_takes_it_over(tmp_path: P
         rig.launcher.adopt({request.key: request})
         rig.look()
         rig.launcher.cancel_leftovers()
-        rig.launcher.unbooked_node_s()
+        rig.launcher.ended_pilots()
 
 
 @pytest.fixture(scope="module")

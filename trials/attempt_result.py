@@ -45,8 +45,8 @@ class LaunchStatus:
     `reason` is set when the launcher itself knows it (it cancelled, the time limit passed, the node died); else None.
     `failed`: some rank exited with an error. `detail` of an attempt that is alive is what it waits for. Times are UTC
     seconds since the epoch; `is_metered`: start and end are those by which the cluster accounts usage. `extra_node_s`
-    are node-seconds used in addition, by other jobs of the attempt or as its share of a pilot. `job_id` is given where
-    it may have changed. `restart` counts requeues of the job; outcomes of earlier runs do not count.
+    are node-seconds used in addition, by other jobs of its name. `job_id` is given where it may have changed.
+    `restart` counts requeues of the job; outcomes of earlier runs do not count.
     `nodes_were_silent`: the nodes had not answered for long before the end. `billing` is what Slurm bills the job in an
     hour, in billing units, with the factor of its QOS. `had_neighbours`: other jobs were seen on its nodes meanwhile.
     """

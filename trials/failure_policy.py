@@ -283,7 +283,7 @@ _POLICIES: Mapping[FailureReason, FailurePolicy] = {
     FailureReason.INTERRUPTED: FailurePolicy(
         "interrupted",
         "interrupted",
-        "The ranks died with their driver, a step with its pilot, or a pilot ended before it started anything.",
+        "The ranks died with their driver, a step with its pilot, or a pilot was preempted before it served.",
         cause=Cause.SEARCH,
         retries=math.inf,
     ),

@@ -260,7 +260,9 @@ class Attempt:
     """One launch of a trial, as the ledger and the driver know it. Times are UTC seconds since the epoch.
 
     The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (None:
-    the limit itself). `exclude` are nodes to avoid. `restart` counts requeues of its job by others;
+    the limit itself). `is_step`: it is a step of a pilot, which is reserved and charged in its place; its own
+    `node_hours`, the time on its own nodes, are for reports only. `exclude` are nodes to avoid. `restart` counts
+    requeues of its job by others;
     `earlier_node_hours` is what its runs before that used. `billed_hours` are Slurm's billing hours of its own job,
     None where Slurm does not tell them; a step is billed with its pilot. `leaves` are the leaf switch, or the block, of
     each of its nodes, () where they are unknown. `waits_for` is why an attempt in flight makes no progress, where that
@@ -273,6 +275,7 @@ class Attempt:
     num_nodes: Count
     time_limit_s: Amount
     reserved_s: float | None = None
+    is_step: bool = False
     exclude: tuple[str, ...] = ()
     state: TrialState = TrialState.SUBMITTED
     job_id: str | None = None
@@ -292,11 +295,6 @@ class Attempt:
     excerpt: str | None = None
 
     @property
-    def is_step(self) -> bool:
-        """True if it is a step of a Slurm job that it shares with others."""
-        return "." in (self.job_id or "")
-
-    @property
     def longest_s(self) -> float:
         """Longest time in seconds for which one run of it may hold its nodes."""
         return self.time_limit_s if self.reserved_s is None else self.reserved_s
@@ -313,8 +311,8 @@ class Attempt:
 
     @property
     def reserved_node_hours(self) -> float:
-        """Upper bound of the cost of an attempt in flight, runs before a requeue included."""
-        return self.earlier_node_hours + self.num_nodes * self.longest_s / 3600
+        """Upper bound of what an attempt in flight will be charged, runs before a requeue included; 0 of a step."""
+        return 0.0 if self.is_step else self.earlier_node_hours + self.num_nodes * self.longest_s / 3600
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
         return f"search {_describe_search_state(search)}{_remark(search.detail)}"
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} leads so far" if data["trial"] else "no trial leads any more"
+    if event.kind is EventKind.PILOT_SUBMITTED:
+        return f"pilot {data['pilot']} submitted; {format_node_hours(search)}"
     if event.kind is EventKind.PILOT_ENDED:
         return f"pilot {data['pilot']} ended; the search so far: {format_node_hours(search)}"
     if event.kind is EventKind.FABRIC_CHECK:

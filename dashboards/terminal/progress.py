@@ -100,10 +100,11 @@ def flight_place(attempt: Attempt) -> str:
 
 
 def format_node_hours(search: SearchRecord) -> str:
-    """Node-hours used of the budget, plus those reserved for attempts in flight; simulated ones of a replayed table."""
+    """Node-hours used of the budget, plus those reserved for what is in flight; simulated ones of a replayed table."""
     limit = (search.spec.get("search") or {}).get("budget_node_hours")
     of_limit = "" if limit is None else f" of {limit:g}"
-    reserved = f", {search.node_hours_reserved:.3g} reserved" if search.in_flight else ""
+    reserved_hours = search.node_hours_reserved
+    reserved = f", {reserved_hours:.3g} reserved" if reserved_hours else ""
     simulated = "" if search.replayed_table is None else " simulated"
     return f"{search.node_hours_used:.3f}{of_limit}{simulated} node-hours used{reserved}"
 

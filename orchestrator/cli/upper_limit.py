@@ -15,14 +15,14 @@ def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
 
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
-    """Node-hours if fabric check and every trial ran to their time limits, trials on the largest number of nodes; the
-    budget if that is less."""
-    from orchestrator.search.node_hours import longest_attempt_s
+    """Node-hours if fabric check and every trial ran to their time limits, trials on the largest number of nodes, each
+    alone in its pilot where there are pilots; the budget if that is less."""
+    from orchestrator.search.node_hours import reservation_node_hours
 
     nodes = max(space.layouts.values("num_nodes"))
     trials, repeats = _most_trials(spec, space)
-    trial_s = longest_attempt_s(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
-    most = nodes * (trials + repeats) * trial_s / 3600 + _check_node_hours(spec)
+    trial_node_hours = reservation_node_hours(spec.measure, spec.launcher, nodes, spec.nodes_per_pilot)
+    most = (trials + repeats) * trial_node_hours + _check_node_hours(spec)
     return min(most, spec.search.budget_node_hours or most)
 
 
@@ -32,10 +32,11 @@ def _check_node_hours(spec: SearchSpec) -> float:
         return 0.0
     from orchestrator.diagnostics.fabric import fabric_cluster
     from orchestrator.search.fabric_check import TIME_LIMIT_S
-    from orchestrator.search.node_hours import LAUNCHER_GRACE_S, longest_s
+    from orchestrator.search.node_hours import LAUNCHER_GRACE_S, reservation_node_s
 
     nodes = fabric_cluster(spec).num_nodes
-    return nodes * longest_s(spec.launcher, TIME_LIMIT_S + LAUNCHER_GRACE_S, nodes, spec.nodes_per_pilot) / 3600
+    limit_s = TIME_LIMIT_S + LAUNCHER_GRACE_S
+    return reservation_node_s(spec.launcher, limit_s, nodes, spec.nodes_per_pilot) / 3600
 
 
 def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S
@@ -82,21 +82,6 @@ _PROGRAMS = {
 }
 
 
-@dataclass(frozen=True)
-class EndedPilot:
-    """A Slurm job that held nodes for attempts and has ended. The job ids of its attempts begin with `job_id`.
-
-    `held_node_s` is what it held by the cluster's clock, in node-seconds. Where that is unknown, `tail_node_s` is what
-    it may have held in addition to its attempts. `billed_hours` are its billing hours, None where they are unknown.
-    """
-
-    name: str
-    job_id: str
-    held_node_s: float | None
-    tail_node_s: float
-    billed_hours: float | None = None
-
-
 class Launcher(ABC):
     """Starts, monitors and cancels attempts. Used by one driver thread; attempts are identified by their attempt key.
 
@@ -107,6 +92,11 @@ class Launcher(ABC):
     name: str
     iteration_interval_s: float = 0.5
     """Longest wait of the driver between two iterations, so that it sees changes in time."""
+    runs_steps: bool = False
+    """True if attempts are steps of pilots, which are reserved and charged in their place."""
+    reserve_pilot: Callable[[str, int, float], None] = staticmethod(lambda name, num_nodes, reserved_s: None)
+    """Records a pilot, with the most seconds for which its nodes may be held, before it is submitted, and once. Set by
+    the driver."""
 
     @abstractmethod
     def launch(self, request: LaunchRequest) -> str | None:
@@ -144,12 +134,17 @@ class Launcher(ABC):
         seconds.
         """
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """Return the most seconds for which an attempt of this limit may hold each of its nodes, for its reservation.
+    def longest_s(self, time_limit_s: float) -> float:
+        """Return the most seconds for which an attempt of this limit may hold each of its nodes.
 
         Raises LaunchPostponed while that is unknown.
         """
         return time_limit_s + ENDING_ALLOWANCE_S
+
+    def reservation_node_s(self, time_limit_s: float, num_nodes: int) -> float:
+        """Return the node-seconds that are reserved before one more attempt can run: its own, or those of a pilot; 0
+        where one has room for it. Raises as `longest_s`."""
+        return num_nodes * self.longest_s(time_limit_s)
 
     def now(self) -> float:
         """Return UTC seconds since the epoch by the launcher's clock (a simulated one for `simulated`)."""
@@ -162,13 +157,14 @@ class Launcher(ABC):
         """
         time.sleep(seconds)
 
-    def ended_pilots(self) -> list[EndedPilot]:
-        """Return the ended jobs that attempts shared, those of earlier drivers included."""
-        return []
+    def ended_pilots(self) -> dict[str, LaunchStatus]:
+        """Return how pilots ended, by name, those of earlier drivers included. One that was never submitted has ended
+        without a start."""
+        return {}
 
-    def release(self) -> bool:
-        """End what is held for further attempts, since there are none; return False while some of it has to be waited
-        for.
+    def release(self, gives_up: bool = True) -> bool:
+        """End all pilots, since no attempt needs them; return False while their ends have to be waited for. While the
+        cluster does not tell them, a minute is waited, or for ever unless it `gives_up`.
 
         Does not wait itself. Raises OSError where its folder cannot be read.
         """

@@ -55,7 +55,7 @@ def needs_launcher(lock: SearchLock, is_ending: bool) -> bool:
     """False for a search that is only to be ended and has no attempt, check or pilot that may still run."""
     search = lock.history.search
     is_checking = search.fabric_check is not None and search.fabric_check.is_in_flight
-    return not is_ending or is_checking or bool(search.in_flight) or has_unaccounted_pilots(lock.folder, search)
+    return not is_ending or is_checking or bool(search.in_flight) or bool(search.open_pilots)
 
 
 def end_pilots(folder: SearchFolder, spec: SearchSpec) -> list[str]:
@@ -79,12 +79,6 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec) -> list[str]:
         except OSError as error:
             _log.warning(f"{folder.pilots} does not answer: {error}")
             return [f"{folder.search_id}.{pilot.name}" for pilot in left]
-
-
-def has_unaccounted_pilots(folder: SearchFolder, search: SearchRecord) -> bool:
-    """True if a pilot may have used nodes that the search's record does not account for."""
-    pilots = (PilotFolder(path) for path in folder.pilots.glob("p*"))
-    return any(pilot.plan.exists() and pilot.name not in search.pilots for pilot in pilots)
 
 
 def _open_pilots(folder: SearchFolder) -> list[PilotFolder]:

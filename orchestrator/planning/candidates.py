@@ -110,19 +110,20 @@ def valid_candidates(spec: SearchSpec) -> Sequence[Layout]:
 
 def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
     """Raise InputError if `search.budget_node_hours` does not pay for one attempt of the smallest layout."""
-    from orchestrator.search.node_hours import longest_attempt_s
+    from orchestrator.search.node_hours import reservation_node_hours
 
     budget = spec.search.budget_node_hours
     num_nodes = min(space.layouts.values("num_nodes"), default=1)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, spec.nodes_per_pilot)
-    cost = num_nodes * longest_s / 3600
+    cost = reservation_node_hours(spec.measure, spec.launcher, num_nodes, spec.nodes_per_pilot)
     if budget is None or cost <= budget:
         return
+    has_pilots = spec.launcher.has_pilots
+    held = f"pilot_nodes {spec.nodes_per_pilot}" if has_pilots else f"num_nodes {num_nodes}"
+    longest_s = cost * 3600 / (spec.nodes_per_pilot if has_pilots else num_nodes)
     error = InputError.of(
         "budget",
-        f"{budget:g} node-hours are less than one trial may cost: num_nodes {num_nodes} x {longest_s:g} s"
-        f" = {cost:.3g} node-hours",
-        rule="the maximum cost of a trial is reserved before it starts",
+        f"{budget:g} node-hours are less than one trial may cost: {held} x {longest_s:g} s = {cost:.3g} node-hours",
+        rule="the maximum cost of a trial, or of the pilot for it, is reserved before it starts",
         fix="raise search.budget_node_hours, or lower measure.time_limit",
         key="search.budget_node_hours",
         value=budget,

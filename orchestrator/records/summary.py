@@ -160,7 +160,7 @@ class BudgetAnswer(AnswerPart):
 
     node_hours_used: float
     node_hours_reserved: float
-    """Upper bound of what attempts in flight may use."""
+    """Upper bound of what jobs in flight may use: attempts, and pilots in place of their steps."""
     node_hours_limit: float | None
     """`search.budget_node_hours`."""
 

@@ -162,11 +162,16 @@ def _invalid(error: ValueError) -> AttemptResult:
 
 
 def next_attempt(
-    trial: Trial, nonce: str, time_limit_s: float, reserved_s: float | None = None, exclude: tuple[str, ...] = ()
+    trial: Trial,
+    nonce: str,
+    time_limit_s: float,
+    reserved_s: float | None = None,
+    is_step: bool = False,
+    exclude: tuple[str, ...] = (),
 ) -> Attempt:
     """The trial's first or next attempt, not submitted yet."""
     name = f"a{len(trial.attempts) + 1}"
-    return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, exclude)
+    return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, is_step, exclude)
 
 
 def as_cancelled(status: LaunchStatus, reason: FailureReason) -> LaunchStatus:

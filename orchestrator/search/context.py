@@ -96,6 +96,7 @@ class SearchContext:
         self.limits = limits
         self.callbacks = callbacks
         self._is_in_job = is_in_job
+        launcher.reserve_pilot = self._reserve_pilot
         self.is_interrupted = False
         """True if nothing more may be proposed or retried."""
         self._index = SearchIndex(
@@ -161,32 +162,49 @@ class SearchContext:
         if is_hopeless and self.search.state is not SearchState.STOPPING:
             self.stop(EndReason.SUBMISSION_REJECTED, _NEVER_SATISFIED_DETAIL)
 
-    def has_budget(self, num_nodes: int = 1) -> bool:
-        return self.fits_budget(self.index, num_nodes)
+    def has_budget(self) -> bool:
+        return self.fits_budget(self.index)
 
-    def has_budget_beside(self, node_hours: float) -> bool:
-        """True if the budget allows one attempt of the baseline, or on a node, beside these node-hours."""
+    def has_budget_beside(self, node_s: float) -> bool:
+        """True if the budget allows one attempt of the baseline, or on a node, beside these node-seconds."""
         if self.limits.budget_node_hours is None:
             return True
         num_nodes = self.goal.initial_layouts[0].num_nodes if self.goal.initial_layouts else 1
-        longest_s = self.launcher.longest_s(self.factory.time_limit_s, num_nodes)
-        return fits_budget(self.index, self.limits.budget_node_hours - node_hours, num_nodes, longest_s)
+        needed_node_s = self.launcher.reservation_node_s(self.factory.time_limit_s, num_nodes)
+        return fits_budget(self.index, self.limits.budget_node_hours, node_s + needed_node_s)
 
     def can_afford(self, layout: Layout) -> bool:
-        return self.has_budget(layout.num_nodes)
+        return self.fits_budget(self.index, layout.num_nodes)
 
-    def fits_budget(self, index: SearchIndex, num_nodes: int = 1) -> bool:
-        """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`."""
+    def fits_budget(self, index: SearchIndex, num_nodes: int | None = None) -> bool:
+        """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`; without them, of
+        the size that needs least."""
         if self.limits.budget_node_hours is None:
             return True
+        if num_nodes is None:  # a pilot is as large for any attempt, and more nodes have the shorter limit
+            num_nodes = (self.launcher.num_choosable_nodes() if self.launcher.runs_steps else None) or 1
         limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
-        longest_s = self.launcher.longest_s(limit_s, num_nodes)
-        return fits_budget(index, self.limits.budget_node_hours, num_nodes, longest_s)
+        needed_node_s = self.launcher.reservation_node_s(limit_s, num_nodes)
+        return fits_budget(index, self.limits.budget_node_hours, needed_node_s)
 
     def attempts_over_budget(self) -> list[Attempt]:
-        """Attempts still waiting for nodes that the budget does not cover any more."""
+        """Attempts still waiting for nodes that the budget does not cover any more: too much is reserved, or there is
+        neither a pilot for them nor room for another one. Raises LaunchPostponed."""
         budget_node_hours = self.limits.budget_node_hours
-        return [] if budget_node_hours is None else attempts_over_budget(self.index, budget_node_hours)
+        if budget_node_hours is None:
+            return []
+        over = attempts_over_budget(self.index, budget_node_hours)
+        return over + [attempt for attempt in self.index.in_flight if self.is_starved(attempt)]
+
+    def is_starved(self, attempt: Attempt) -> bool:
+        """True if it waits for a pilot, while there is none, nor room for one in the budget. Raises LaunchPostponed."""
+        budget_node_hours = self.limits.budget_node_hours
+        if budget_node_hours is None or self.search.open_pilots:
+            return False
+        if not attempt.is_step or attempt.state is TrialState.RUNNING:
+            return False
+        needed_node_s = self.launcher.reservation_node_s(attempt.time_limit_s, attempt.num_nodes)
+        return not fits_budget(self.index, budget_node_hours, needed_node_s)
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Start to end the search."""
@@ -205,6 +223,11 @@ class SearchContext:
     def event(self, kind: EventKind, /, **data: Any) -> None:
         event = self.event_store.record(kind, **data)
         self.callbacks.on_event(self.search, event)
+
+    def _reserve_pilot(self, name: str, num_nodes: int, reserved_s: float) -> None:
+        """Record a pilot before it is submitted, unless an earlier driver has."""
+        if name not in self.search.pilots:
+            self.event(EventKind.PILOT_SUBMITTED, pilot=name, num_nodes=num_nodes, reserved_s=reserved_s)
 
     def flush_ledger(self) -> None:
         """Write the events that the ledger has refused so far, and pass them to the callbacks."""

@@ -7,6 +7,7 @@ the record alone. So a driver that was killed at any point is resumed by another
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
@@ -16,6 +17,7 @@ from orchestrator.search.event_store import EventStore
 from orchestrator.search.fabric_check import DueLaunch, FabricChecker, FabricProgram
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
+from orchestrator.search.pilot_charges import may_return_budget, release_pilots
 from orchestrator.search.propose import TrialProposer
 from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import (
@@ -31,7 +33,7 @@ from orchestrator.search.submit import create_attempts
 from trials.analysis.best_layout import no_room_detail
 from trials.analysis.setting_failures import SettingValue
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
-from trials.trial import TrialState
+from trials.trial import Attempt, TrialState
 
 
 class Driver:
@@ -199,8 +201,10 @@ class Driver:
 
     def _cancel_over_budget(self) -> None:
         """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
-        reservation."""
-        over = self._context.attempts_over_budget()
+        reservation, and a pilot that ended early may leave too little for the next one."""
+        over: list[Attempt] = []
+        with suppress(LaunchPostponed):
+            over = self._context.attempts_over_budget()
         if over:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
             self._context.log_once.info(f"budget reached, cancelled while waiting: {names}")
@@ -228,15 +232,18 @@ class Driver:
             self._context.set_state(state, reason, self.search.detail)
 
     def _has_released_pilots(self, reason: EndReason) -> bool:
-        """Release all pilots. True once none holds nodes, so that the node-hours of the search are final.
+        """End all pilots. True once each is charged, so that the node-hours of the search are final.
 
-        The end reason is recorded before the release, so that the node-hours freed by it cannot change it.
+        A search that runs out of its budget may go on with what they return. Otherwise the end reason is recorded
+        before, so that the node-hours freed cannot change it.
         """
-        if not self._context.launcher.release():
-            if self.search.state is not SearchState.STOPPING:
+        is_running = self.search.state is not SearchState.STOPPING
+        if is_running and reason is EndReason.BUDGET and may_return_budget(self._context):
+            return False
+        if not release_pilots(self._context):
+            if is_running:
                 self._context.stop(reason, self.search.detail)
             return False
-        self._monitor.record_ended_pilots()
         return True
 
     def _end_reason(self) -> EndReason | None:

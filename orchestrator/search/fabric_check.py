@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.program_spec import program_spec
 from orchestrator.search.attempt_factory import OUTCOME_GRACE_S
 from orchestrator.search.context import SearchContext
-from orchestrator.search.node_hours import LAUNCHER_GRACE_S, billed_hours_of, node_hours_of, node_hours_until_requeue
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S, billed_hours_of, node_hours_with_requeues
 from search_spaces.hardware.cluster import Cluster
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.fabric import FabricTimes, shapes_of
@@ -82,7 +82,8 @@ class FabricChecker:
         if self._is_due:
             self._submit()
         if self._check is not None and self._check.is_in_flight:
-            if self._context.search.state is SearchState.STOPPING:
+            is_starved = self._context.is_starved(self._check.attempt)
+            if self._context.search.state is SearchState.STOPPING or is_starved:
                 self._cancel(self._check.attempt)
             elif self._check.attempt.state is not TrialState.SUBMITTED:
                 self._poll(self._check.attempt)
@@ -103,17 +104,19 @@ class FabricChecker:
         """Record the intent, if the budget has room for it and for a trial."""
         assert self._program is not None
         num_nodes = self._program.cluster.num_nodes
-        reserved_s = self._context.launcher.longest_s(TIME_LIMIT_S + LAUNCHER_GRACE_S, num_nodes)
-        if not self._context.has_budget_beside(num_nodes * reserved_s / 3600):
+        launcher, limit_s = self._context.launcher, TIME_LIMIT_S + LAUNCHER_GRACE_S
+        needed_node_s = launcher.reservation_node_s(limit_s, num_nodes)
+        if not self._context.has_budget_beside(needed_node_s):
             _log.warning(
-                f"no fabric check: it may cost {num_nodes * reserved_s / 3600:.3g} node-hours, which with a trial are"
+                f"no fabric check: it may cost {needed_node_s / 3600:.3g} node-hours, which with a trial are"
                 " more than search.budget_node_hours has left"
             )
             self._is_skipped = True
             return
         name = "a1" if self._check is None else f"a{int(self._check.attempt.attempt[1:]) + 1}"
-        limits = {"num_nodes": num_nodes, "time_limit_s": TIME_LIMIT_S + LAUNCHER_GRACE_S, "reserved_s": reserved_s}
+        limits = {"num_nodes": num_nodes, "time_limit_s": limit_s, "reserved_s": launcher.longest_s(limit_s)}
         data = {"attempt": name, "state": TrialState.SUBMITTED.value, "nonce": secrets.token_hex(16), **limits}
+        data["is_step"] = launcher.runs_steps
         self._context.event(EventKind.FABRIC_CHECK, **data)
 
     def to_launch(self) -> list[DueLaunch]:
@@ -192,16 +195,14 @@ class FabricChecker:
 
     def _ending(self, attempt: Attempt, status: LaunchStatus) -> dict[str, Any]:
         now = self._context.launcher.now()
-        if status.restart > attempt.restart:
-            attempt = replace(attempt, earlier_node_hours=node_hours_until_requeue(attempt, status, now))
-        node_hours = node_hours_of(attempt, status, now)
+        node_hours = node_hours_with_requeues(attempt, status, now)
         return {
             "job_id": status.job_id or attempt.job_id,
             "started_at": status.started_at or attempt.started_at,
             "nodes": list(status.nodes or attempt.nodes),
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,
-            "billed_hours": billed_hours_of(attempt, status, node_hours),
+            "billed_hours": billed_hours_of(attempt.num_nodes, status, node_hours),
         }
 
     def _record(self, state: TrialState, **data: Any) -> None:

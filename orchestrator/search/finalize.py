@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.search.context import SearchContext
+from orchestrator.search.pilot_charges import may_return_budget
 from orchestrator.search.submit import create_attempt
 from search_spaces.layouts.settings import described
 from trials.analysis.early_stopping import best_file
@@ -45,7 +46,7 @@ class TrialFinalizer:
             self._end_trial(trial, last.state, last.reason)
         elif self._context.is_running and self._context.can_afford(trial.layout):
             create_attempt(self._context, trial)
-        elif self._context.is_running and not self._context.index.in_flight:
+        elif self._context.is_running and not may_return_budget(self._context):
             self._end_trial(trial, last.state, last.reason)
 
     def _has_failing_setting(self, trial: Trial) -> bool:

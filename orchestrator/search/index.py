@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, compress, count, pairwise
+from math import fsum
 from operator import is_not, itemgetter
 from typing import Any
 
@@ -107,9 +108,11 @@ class SearchIndex:
 
     @property
     def node_hours_reserved(self) -> float:
+        """Upper bound of what attempts in flight, a running fabric check and open pilots will be charged."""
         check = self.search.fabric_check
-        checking = check.attempt.reserved_node_hours if check is not None and check.is_in_flight else 0.0
-        return checking + sum(attempt.reserved_node_hours for attempt in self.in_flight)
+        checking = (check.attempt,) if check is not None and check.is_in_flight else ()
+        open_jobs = (*self.in_flight, *checking, *self.search.open_pilots.values())
+        return fsum(job.reserved_node_hours for job in open_jobs)
 
     # -- ended
 
@@ -122,14 +125,14 @@ class SearchIndex:
 
     @property
     def node_hours_used(self) -> float:
-        """Node-hours of all ended attempts and pilots.
+        """Node-hours of all ended jobs: attempts and the fabric check, unless they were steps, and pilots.
 
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
         check = self.search.fabric_check
-        others = [pilot.node_hours for pilot in self.search.pilots.values()]
-        others += [] if check is None else [check.attempt.node_hours or 0.0]
+        others = [pilot.node_hours or 0.0 for pilot in self.search.pilots.values()]
+        others += [] if check is None or check.attempt.is_step else [check.attempt.node_hours or 0.0]
         return float(self._node_hours_used + sum(map(Fraction, others)))
 
     def longest_s(self, num_nodes: int) -> float:
@@ -299,7 +302,7 @@ class SearchIndex:
         self._orders.setdefault(key, None)
 
     def _apply_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
-        self._node_hours_used += Fraction(attempt.node_hours or 0.0)
+        self._node_hours_used += Fraction(0.0 if attempt.is_step else attempt.node_hours or 0.0)
         if attempt.outcome is not None and attempt.outcome.fingerprint.get("scripts"):
             self._apply_program(trial.layout, attempt.started_at or 0.0, attempt.outcome.fingerprint)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum
 from typing import Any
 
-from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.attempt_factory import as_cancelled
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
+from orchestrator.search.pilot_charges import charge_ended_pilots
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
 from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import EventKind, SearchState
@@ -45,25 +44,14 @@ class AttemptMonitor:
                 self._end(attempt, lost)
 
     def poll(self) -> None:
-        """Poll everything that was launched."""
+        """Poll everything that was launched, and charge the pilots that have ended."""
         launched = {
             self._context.key(a): a for a in self._context.index.in_flight if a.state is not TrialState.SUBMITTED
         }
-        for key, status in self._context.launcher.poll(launched).items() if launched else ():
+        is_due = launched or self._context.search.open_pilots
+        for key, status in self._context.launcher.poll(launched).items() if is_due else ():
             self._advance(launched[key], status)
-        self.record_ended_pilots()
-
-    def record_ended_pilots(self) -> None:
-        """Record the node-hours of ended pilots that no attempt accounts for, once all their attempts have ended."""
-        ended = self._context.launcher.ended_pilots()
-        for pilot in (pilot for pilot in ended if pilot.name not in self._context.search.pilots):
-            search = self._context.search
-            checks = () if search.fabric_check is None else (search.fabric_check.attempt,)
-            known = (*checks, *(a for t in search.trials for a in t.attempts))
-            attempts = [attempt for attempt in known if _used_pilot(attempt, pilot)]
-            if all(attempt.state.is_ended for attempt in attempts):
-                used = {"node_hours": _unbooked_node_hours(pilot, attempts), "billed_hours": pilot.billed_hours}
-                self._context.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, **used)
+        charge_ended_pilots(self._context)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
         """Cancel these attempts; those that were never launched end at once. Returns the keys of those that may still
@@ -169,25 +157,13 @@ class AttemptMonitor:
             "started_at": status.started_at,
             "ended_at": status.ended_at or now,
             "node_hours": node_hours,
-            "billed_hours": billed_hours_of(attempt, status, node_hours),
+            "billed_hours": billed_hours_of(attempt.num_nodes, status, node_hours),
         }
 
 
 def _may_be_cancelled_by_us(status: LaunchStatus) -> bool:
     """True if a stopping search may have cancelled the attempt itself; a later driver cannot know."""
     return status.reason is None or policy_of(status.reason).ending is Ending.CANCELLED
-
-
-def _used_pilot(attempt: Attempt, pilot: EndedPilot) -> bool:
-    """True if the attempt waited for the pilot, or was a step of it."""
-    return (attempt.job_id or "").partition(".")[0] == pilot.job_id
-
-
-def _unbooked_node_hours(pilot: EndedPilot, attempts: Sequence[Attempt]) -> float:
-    """Node-hours that the pilot held in addition to those of its attempts."""
-    if pilot.held_node_s is None:
-        return pilot.tail_node_s / 3600
-    return pilot.held_node_s / 3600 - fsum(attempt.node_hours or 0.0 for attempt in attempts)
 
 
 def _name(attempt: Attempt) -> str:

@@ -1,9 +1,12 @@
-"""Node-hours of attempts."""
+"""Node-hours of attempts and pilots."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S, LauncherSection
 from trials.attempt_result import LaunchStatus
+from trials.ledger.events import PilotUsage
 from trials.measure_rules import MeasureRules
 from trials.trial import Attempt
 
@@ -11,41 +14,35 @@ LAUNCHER_GRACE_S = 30.0
 """A trial ends itself at its own time limit; the launcher ends it this much later in any case."""
 
 
-def longest_attempt_s(
-    measure: MeasureRules, launcher: LauncherSection | None = None, num_nodes: int = 1, pilot_nodes: int = 1
+def reservation_node_hours(
+    measure: MeasureRules, launcher: LauncherSection, num_nodes: int, nodes_per_pilot: int
 ) -> float:
-    """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace and the forced ending.
-
-    For an attempt on `num_nodes` of a pilot with `pilot_nodes`, all of which it pays for: seconds for each of its own
-    nodes.
-    """
+    """Node-hours that have to be free before a trial on `num_nodes` starts: its own, or those of a pilot for it."""
     limit_s = measure.time_limit_s + LAUNCHER_GRACE_S
-    if launcher is None:
-        return limit_s + ENDING_ALLOWANCE_S
-    return longest_s(launcher, limit_s, num_nodes, pilot_nodes)
+    return reservation_node_s(launcher, limit_s, num_nodes, nodes_per_pilot) / 3600
 
 
-def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1) -> float:
-    """Return what the launcher's own `longest_s` will return for an attempt with this limit, before there is a
-    launcher.
+def reservation_node_s(section: LauncherSection, time_limit_s: float, num_nodes: int, nodes_per_pilot: int) -> float:
+    """Return what the launcher's own `reservation_node_s` will return for the first attempt with this limit, before
+    there is a launcher.
 
     A Slurm that does not answer counts with Slurm's default settings.
     """
-    if section.kind == "slurm_pilot":
-        from orchestrator.launchers.slurm_pilot.sizing import PilotRules, max_share_s
-
-        return max_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
-    if section.kind != "slurm":
-        return time_limit_s + ENDING_ALLOWANCE_S
-    from orchestrator.launchers.slurm.launcher import max_job_s
+    if not section.uses_slurm:
+        return num_nodes * (time_limit_s + ENDING_ALLOWANCE_S)
+    from orchestrator.launchers.slurm_pilot.sizing import min_pilot_s
     from slurm.client import SlurmClient
     from slurm.interface import SlurmSettings, SlurmUnreachable
+    from slurm.request import max_job_s
 
     try:
         settings = SlurmClient().settings()
     except SlurmUnreachable:
         settings = SlurmSettings()
-    return max_job_s(time_limit_s, settings, section.slurm.partition)
+    ending_s = settings.ending_s(section.slurm.partition)
+    if section.has_pilots:
+        return nodes_per_pilot * max_job_s(min_pilot_s(time_limit_s), ending_s)
+    return num_nodes * max_job_s(time_limit_s, ending_s)
 
 
 def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
@@ -68,9 +65,22 @@ def node_hours_of(attempt: Attempt, status: LaunchStatus, now: float) -> float:
     return other_node_hours + attempt.num_nodes * seconds / 3600
 
 
-def billed_hours_of(attempt: Attempt, status: LaunchStatus, node_hours: float) -> float | None:
-    """Billing-unit hours of an ended attempt that used `node_hours`; None where Slurm does not say what it bills."""
-    return None if status.billing is None else node_hours / attempt.num_nodes * status.billing
+def pilot_node_hours(pilot: PilotUsage, status: LaunchStatus, now: float) -> float:
+    """Node-hours of an ended pilot, by the rules of an attempt's job."""
+    job = Attempt("", "", "", pilot.num_nodes, pilot.reserved_s, submitted_at=pilot.submitted_at)
+    return node_hours_with_requeues(job, status, now)
+
+
+def node_hours_with_requeues(attempt: Attempt, status: LaunchStatus, now: float) -> float:
+    """`node_hours_of` with the runs before a requeue that was not recorded."""
+    if status.restart > attempt.restart:
+        attempt = replace(attempt, earlier_node_hours=node_hours_until_requeue(attempt, status, now))
+    return node_hours_of(attempt, status, now)
+
+
+def billed_hours_of(num_nodes: int, status: LaunchStatus, node_hours: float) -> float | None:
+    """Billing-unit hours of an ended job that used `node_hours`; None where Slurm does not say what it bills."""
+    return None if status.billing is None else node_hours / num_nodes * status.billing
 
 
 def node_hours_until_requeue(attempt: Attempt, status: LaunchStatus, now: float) -> float:

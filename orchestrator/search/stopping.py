@@ -54,10 +54,11 @@ def remaining_layouts(num_layouts: int, limits: Limits) -> int:
     return limits.max_trials - num_layouts
 
 
-def fits_budget(index: SearchIndex, budget_node_hours: float, num_nodes: int, time_limit_s: float) -> bool:
-    """True if one more attempt fits, with everything in flight reserved up to its time limit."""
+def fits_budget(index: SearchIndex, budget_node_hours: float, needed_node_s: float) -> bool:
+    """True if one more attempt fits that needs so many node-seconds, with everything in flight reserved up to its time
+    limit."""
     committed = index.node_hours_used + index.node_hours_reserved
-    return committed + num_nodes * time_limit_s / 3600 <= budget_node_hours
+    return needed_node_s == 0.0 or committed + needed_node_s / 3600 <= budget_node_hours
 
 
 def wall_time_exceeded(search: SearchRecord, limits: Limits, now: float) -> bool:
@@ -77,7 +78,7 @@ def attempts_over_budget(index: SearchIndex, budget_node_hours: float) -> list[A
     """Attempts still waiting for nodes that have to be cancelled to keep the rest within the budget."""
     over = index.node_hours_used + index.node_hours_reserved - budget_node_hours
     cancelled = []
-    for attempt in reversed([a for a in index.in_flight if a.state is not TrialState.RUNNING]):
+    for attempt in reversed([a for a in index.in_flight if not (a.is_step or a.state is TrialState.RUNNING)]):
         if over <= 1e-9:
             break
         over -= attempt.reserved_node_hours - attempt.earlier_node_hours
@@ -141,7 +142,7 @@ def remaining_work(search: SearchRecord, limits: Limits, num_finalists: int, now
     return RemainingWork(
         max(1, attempts),
         limits.parallel_trials,
-        None if budget is None else max(0.0, budget - search.node_hours_used),
+        None if budget is None else max(0.0, budget - search.node_hours_used - search.node_hours_reserved),
         None if wall_s is None else max(0.0, wall_s - (now - search.created_at)),
         search.pilots,
     )

@@ -127,6 +127,7 @@ class AttemptAnswer(AnswerPart):
     started_at: str | None
     ended_at: str | None
     node_hours: float | None
+    """Charged to the search; of a step in a pilot the time on its own nodes, for reports only."""
 
 
 class TrialAnswer(AnswerPart):

@@ -35,8 +35,11 @@ def points_of(record: SearchRecord, key: str, **after: int) -> list[tuple[int, f
 
 def test_node_hours_that_no_trial_was_charged_for_are_in_every_sum(tmp_path):
     search = SearchUnderTest()
-    search.measure(search.start(Layout()), 1000.0)
-    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=IDLE_H, billed_hours=2 * IDLE_H)
+    search.event(EventKind.PILOT_SUBMITTED, pilot="p0001", num_nodes=2, reserved_s=900.0)
+    search.propose()
+    search.submit(is_step=True)
+    search.measure("t0001", 1000.0)
+    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=ALL_H, billed_hours=2 * ALL_H)
     search.end()
     record = search.record
     summary = summary_of(record, tmp_path)
@@ -55,6 +58,7 @@ def test_the_fabric_check_is_told_by_name_with_its_retry():
     search = SearchUnderTest()
     for name, reason in (("a1", "node_failure"), ("a2", None)):
         job: dict[str, Any] = {"attempt": name, "num_nodes": 2, "time_limit_s": 60.0, "reserved_s": 60.0}
+        job["is_step"] = False
         search.event(EventKind.FABRIC_CHECK, state="submitted", nonce="0" * 32, **job)
         ended: dict[str, Any] = {"node_hours": {"a1": 0.25, "a2": 0.5}[name], "billed_hours": None, "reason": reason}
         search.event(EventKind.FABRIC_CHECK, attempt=name, state="failed" if reason else "measured", **ended)

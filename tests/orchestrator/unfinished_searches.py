@@ -19,7 +19,8 @@ def search_with_a_job(folder: Path) -> SearchFolder:
     spec = _spec(folder, "slurm")
     search, [layout, *_] = created(spec, ledger_url()), validate_space(spec).layouts
     attempt = {"trial": "t0001", "attempt": "a1"}
-    intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 630.0, "reserved_s": 722.0, "exclude": []}
+    intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 630.0, "reserved_s": 722.0}
+    intent |= {"is_step": False, "exclude": []}
     with acquire_search(search, ledger_url()) as lock:
         history = lock.history
         history.record(EventKind.SEARCH_STATE, state="running", end_reason=None, detail=None)

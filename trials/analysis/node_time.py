@@ -18,8 +18,8 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class NodeTime:
-    """Node-hours that ended attempts, the fabric check, and idle pilots were charged, and what they were spent
-    on. The rest of them went to what no rank tells: launches, pauses between steps, profiles, ends."""
+    """Node-hours of ended attempts, of the fabric check, and of idle pilots, and what they were spent on. The rest of
+    them went to what no rank tells: launches, pauses between steps, profiles, ends."""
 
     node_hours: float
     """All of them."""
@@ -36,29 +36,30 @@ class NodeTime:
     fabric_check_node_hours: float
     """The fabric check, with its retry."""
     idle_node_hours: float
-    """Pilots, beyond what attempts paid for."""
+    """What ended pilots held beyond the time of the steps on their own nodes."""
 
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots included."""
-    pilots = [pilot.node_hours for pilot in search.pilots.values()]
-    return node_time(search.trials, pilots, search.fabric_check_node_hours)
+    attempts = [attempt for trial in search.trials for attempt in trial.attempts]
+    attempts += [] if search.fabric_check is None else [search.fabric_check.attempt]
+    steps = _node_hours(attempt for attempt in attempts if attempt.is_step)
+    held = fsum(pilot.node_hours or 0.0 for pilot in search.pilots.values())
+    return node_time(search.trials, max(0.0, held - steps), search.fabric_check_node_hours)
 
 
 def node_time(
     trials: Iterable[Trial],
-    idle_node_hours: Iterable[float] = (),
+    idle_node_hours: float = 0.0,
     fabric_check_node_hours: float = 0.0,
 ) -> NodeTime:
-    """Node-hours of these trials' ended attempts, of pilots that no attempt paid for (below 0 where attempts were
-    charged more than their pilot held), and of the fabric check."""
+    """Node-hours of these trials' ended attempts, of idle pilots, and of the fabric check."""
     ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
     told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
-    idle = fsum(idle_node_hours)
     startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
     known = {part for part, _ in startup}
     earlier = fsum(attempt.earlier_node_hours for attempt in ended)
-    total = max(0.0, _charged(ended) + fabric_check_node_hours + idle)
+    total = _node_hours(ended) + fabric_check_node_hours + idle_node_hours
     measured = fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told)
     return NodeTime(
         node_hours=total,
@@ -68,11 +69,11 @@ def node_time(
         unmeasured_node_hours=fsum(_last_run(a) for a in ended if _measurement_of(a) is None and not _was_preempted(a)),
         preempted_node_hours=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
         fabric_check_node_hours=fabric_check_node_hours,
-        idle_node_hours=max(0.0, idle),
+        idle_node_hours=idle_node_hours,
     )
 
 
-def _charged(attempts: Iterable[Attempt]) -> float:
+def _node_hours(attempts: Iterable[Attempt]) -> float:
     return fsum(attempt.node_hours or 0.0 for attempt in attempts)
 
 

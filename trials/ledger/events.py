@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from search_spaces.decoding import Count, JsonObject, encode_fields
+from search_spaces.decoding import Amount, Count, JsonObject, encode_fields
 from trials.failure_policy import policy_of
 from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, UtcSeconds
 
@@ -86,9 +86,11 @@ class EventKind(LowerStrEnum):
     ATTEMPT_ENDED = "attempt_ended"
     """Lists that are unknown are empty. `billed_hours` are those of its own Slurm job, null where it has none."""
     TRIAL_ENDED = "trial_ended"
+    PILOT_SUBMITTED = "pilot_submitted"
+    """The intent to submit a pilot, whose nodes may be held for `reserved_s` at most."""
     PILOT_ENDED = "pilot_ended"
-    """`node_hours` were held and booked by no attempt; below 0 where attempts booked more. `billed_hours` are those of
-    the whole job with its steps."""
+    """`node_hours` are what it is charged, and `billed_hours` what its job was billed, with its steps; `job_id` null:
+    it was never submitted."""
     FABRIC_CHECK = "fabric_check"
     """State of the check's job. Submitted it has the attempt's intent, later other fields of the attempt, and at its
     end all of `FabricCheck`."""
@@ -105,7 +107,7 @@ EVENT_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.SEARCH_CREATED: ("spec", "code_hash"),
     EventKind.SEARCH_STATE: ("state", "end_reason", "detail"),
     EventKind.TRIAL_PROPOSED: ("trial", "layout", "kind", "prediction"),
-    EventKind.ATTEMPT_SUBMITTED: (*_ATTEMPT, "nonce", "num_nodes", "time_limit_s", "reserved_s", "exclude"),
+    EventKind.ATTEMPT_SUBMITTED: (*_ATTEMPT, "nonce", "num_nodes", "time_limit_s", "reserved_s", "is_step", "exclude"),
     EventKind.ATTEMPT_LAUNCHED: (*_ATTEMPT, "job_id"),
     EventKind.ATTEMPT_REQUEUED: (*_ATTEMPT, "restart", "node_hours"),
     EventKind.ATTEMPT_RUNNING: (*_ATTEMPT, "started_at", "nodes"),
@@ -113,6 +115,7 @@ EVENT_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.ATTEMPT_WAITS: (*_ATTEMPT, "waits_for"),
     EventKind.ATTEMPT_ENDED: (*_ATTEMPT, *_ENDED, *_USED),
     EventKind.TRIAL_ENDED: ("trial", "state", "reason"),
+    EventKind.PILOT_SUBMITTED: ("pilot", "num_nodes", "reserved_s"),
     EventKind.PILOT_ENDED: ("pilot", "job_id", *_USED),
     EventKind.FABRIC_CHECK: ("attempt", "state"),
     EventKind.BEST_CHANGED: ("trial",),
@@ -149,11 +152,21 @@ class Event(JsonObject):
 
 @dataclass(frozen=True)
 class PilotUsage:
-    """Node-hours that an ended pilot held and no attempt was charged for; and the billing hours of the whole job, None
-    where Slurm did not tell."""
+    """A pilot's part of the budget: reserved as a whole before its submission, charged once its end is known.
 
-    node_hours: float
+    Each of its nodes may be held for `reserved_s` at most. `node_hours` are what it was charged, None until then;
+    `billed_hours` are those of its job with all steps, None where Slurm did not tell.
+    """
+
+    num_nodes: Count
+    reserved_s: Amount
+    submitted_at: UtcSeconds
+    node_hours: float | None = None
     billed_hours: float | None = None
+
+    @property
+    def reserved_node_hours(self) -> float:
+        return self.num_nodes * self.reserved_s / 3600
 
 
 FABRIC_CHECK = "t0000"
@@ -187,8 +200,8 @@ class FabricCheck:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """State of a search after its events. `trials` are in the order of their proposals; `pilots` are those that ended,
-    by name."""
+    """State of a search after its events. `trials` are in the order of their proposals, `pilots` in that of their
+    submissions, by name."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -241,9 +254,14 @@ class SearchRecord:
 
     @property
     def node_hours_used(self) -> float:
-        booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
-        pilots = (pilot.node_hours for pilot in self.pilots.values())
-        return fsum([*booked, *pilots, self.fabric_check_node_hours])
+        """Node-hours of ended jobs: attempts and the fabric check, unless they were steps, and pilots."""
+        jobs = (a.node_hours or 0.0 for a in self._attempts if not a.is_step)
+        return fsum([*jobs, *(pilot.node_hours or 0.0 for pilot in self.pilots.values())])
+
+    @property
+    def open_pilots(self) -> dict[str, PilotUsage]:
+        """Pilots that are reserved and not charged yet, by name."""
+        return {name: pilot for name, pilot in self.pilots.items() if pilot.node_hours is None}
 
     @property
     def fabric_check_node_hours(self) -> float:
@@ -254,18 +272,22 @@ class SearchRecord:
     def billed_hours(self) -> float | None:
         """Slurm's billing hours of the jobs that have ended; None without any, and where Slurm did not tell those of
         all."""
-        checks = [] if self.fabric_check is None else [self.fabric_check.attempt]
-        attempts = (*checks, *(a for t in self.trials for a in t.attempts))
-        jobs = [attempt.billed_hours for attempt in attempts if attempt.node_hours and not attempt.is_step]
-        jobs += [pilot.billed_hours for pilot in self.pilots.values()]
+        jobs = [attempt.billed_hours for attempt in self._attempts if attempt.node_hours and not attempt.is_step]
+        jobs += [pilot.billed_hours for pilot in self.pilots.values() if pilot.node_hours]
         known = [hours for hours in jobs if hours is not None]
         return fsum(known) if known and len(known) == len(jobs) else None
 
     @property
     def node_hours_reserved(self) -> float:
-        check = self.fabric_check
-        checking = 0.0 if check is None or not check.is_in_flight else check.attempt.reserved_node_hours
-        return checking + sum(a.reserved_node_hours for a in self.in_flight)
+        """Upper bound of what attempts in flight, a running fabric check and open pilots will be charged."""
+        attempts = (attempt.reserved_node_hours for attempt in self._attempts if not attempt.state.is_ended)
+        return fsum([*attempts, *(pilot.reserved_node_hours for pilot in self.open_pilots.values())])
+
+    @property
+    def _attempts(self) -> tuple[Attempt, ...]:
+        """All attempts, the fabric check's last."""
+        check = () if self.fabric_check is None else (self.fabric_check.attempt,)
+        return (*(a for t in self.trials for a in t.attempts), *check)
 
 
 def replayed_table(launcher: Mapping[str, Any] | None) -> str | None:

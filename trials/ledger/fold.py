@@ -148,11 +148,25 @@ def _require_ending(event: Event, data: Mapping[str, Any]) -> None:
         raise ValueError(f"{event.kind} with state {state} and reason {reason}")
 
 
-def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
+def _pilot_submitted(search: SearchRecord, event: Event) -> SearchRecord:
     name = decode_value(str, event.data["pilot"], "pilot")
     if name in search.pilots:
-        raise ValueError(f"pilot {name} has ended twice")
-    return replace(search, pilots={**search.pilots, name: PilotUsage(**_data(event, PilotUsage))})
+        raise ValueError(f"pilot {name} was submitted twice")
+    return _with_pilot(search, name, PilotUsage(**_data(event, PilotUsage), submitted_at=event.at))
+
+
+def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
+    name = decode_value(str, event.data["pilot"], "pilot")
+    if name not in search.open_pilots:
+        raise ValueError(f"pilot {name} has ended, but no such pilot is open")
+    data = _data(event, PilotUsage)
+    if data["node_hours"] is None:
+        raise ValueError(f"pilot {name} has ended without node_hours")
+    return _with_pilot(search, name, replace(search.pilots[name], **data))
+
+
+def _with_pilot(search: SearchRecord, name: str, pilot: PilotUsage) -> SearchRecord:
+    return replace(search, pilots={**search.pilots, name: pilot})
 
 
 def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
@@ -174,7 +188,7 @@ def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
     return replace(search, fabric_check=FabricCheck(replace(known.attempt, **data), **found))
 
 
-_INTENT_OF_CHECK = ("attempt", "nonce", "num_nodes", "time_limit_s", "reserved_s")
+_INTENT_OF_CHECK = ("attempt", "nonce", "num_nodes", "time_limit_s", "reserved_s", "is_step")
 _OF_CHECK = (
     *("attempt", "state", "job_id", "started_at", "nodes", "ended_at", "node_hours", "billed_hours"),
     *("reason", "excerpt"),
@@ -206,6 +220,7 @@ _APPLY = {
     EventKind.ATTEMPT_WAITS: _attempt_changed,
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
+    EventKind.PILOT_SUBMITTED: _pilot_submitted,
     EventKind.PILOT_ENDED: _pilot_ended,
     EventKind.FABRIC_CHECK: _fabric_check,
     EventKind.BEST_CHANGED: _best_changed,

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from trials.fork_server.owner import ForkServers
-from trials.pilot.cost_splitter import CostSplitter
 from trials.pilot.files import (
     COULD_NOT_START,
     FORK_SERVER_SCRIPT,
@@ -37,10 +36,6 @@ _SETTLE_S = 1.0
 """Seconds for which the report on a failed step is held back: where Slurm ends the whole job, a step's end may precede
 the agent's own signal."""
 
-_LONGEST_BEFORE_S = 3600.0
-"""Longest plausible time in seconds from a pilot's start to its agent's: prologs and modules take minutes; more is a
-wrong clock."""
-
 
 class Agent:
     """Agent of one pilot. `run` returns when the pilot is over; `terminate` may be called from a signal handler."""
@@ -48,8 +43,6 @@ class Agent:
     def __init__(self, folder: PilotFolder, plan: PilotPlan):
         self._folder = folder
         self._plan = plan
-        self._costs = CostSplitter(plan.num_nodes, time.monotonic())
-        self._began_at = time.time()
         self._idle_since = time.monotonic()
         self._last_beat = -HEARTBEAT_S
         self._known_steps: set[str] = set()
@@ -106,16 +99,13 @@ class Agent:
         began_at = time.time()
         try:
             request = self._folder.request(name, StepFileKind.CLAIMED)
-            self._charge_startup(request)
             self._known_steps.add(name)
             servers = self._fork_servers(name, request)
             self._steps[name] = Step(request, self._folder.steps / f"{name}.number", servers)
-            self._costs.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError) as error:
             self._known_steps.add(name)
             self._servers.release(name)
-            share = self._costs.settle(time.monotonic())
-            self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0, share)
+            self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
 
     def _fork_servers(self, name: str, request: StepRequest) -> Path | None:
@@ -131,16 +121,10 @@ class Agent:
         with suppress(OSError):
             write(self._folder.plain_starts, PlainStarts(reason))
 
-    def _charge_startup(self, request: StepRequest) -> None:
-        """Charge the first step for the time before this process started, as Slurm counts it."""
-        if not self._known_steps and request.pilot_started_at is not None:
-            before_s = self._began_at - request.pilot_started_at
-            self._costs.add_debt(self._plan.num_nodes * min(max(0.0, before_s), _LONGEST_BEFORE_S))
-
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)
         self._servers.release(name)
-        self._ends[name] = step.end(self._costs.end(name, time.monotonic()))
+        self._ends[name] = step.end()
         self._idle_since = time.monotonic()
 
     def _write_ends(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +50,8 @@ class StepEndReason(LowerStrEnum):
 class StepRequest:
     """Request for a step: bash runs `script` in `directory`, as an srun step on `num_nodes` of the pilot's nodes.
 
-    It is ended `time_limit_s` after its start. `pilot_started_at` is the start of the pilot's job by Slurm (UTC
-    seconds). `fork_servers` names the folder of the fork servers of its ranks; without it they are started plain.
+    It is ended `time_limit_s` after its start. `fork_servers` names the folder of the fork servers of its ranks;
+    without it they are started plain.
     """
 
     directory: str
@@ -60,7 +59,6 @@ class StepRequest:
     num_nodes: int
     time_limit_s: float
     nodes: tuple[str, ...]
-    pilot_started_at: float | None = None
     fork_servers: str | None = None
 
 
@@ -74,16 +72,14 @@ class StepStart:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """End of a step. It held its nodes exclusively from `started_at` on. `exit_code` and `signal` are its script's;
-    `node_s` is its share of the pilot's cost so far, in seconds times nodes. `step` is None where it never got its
-    nodes."""
+    """End of a step. It held its nodes exclusively from `started_at` on. `exit_code` and `signal` are its script's.
+    `step` is None where it never got its nodes."""
 
     reason: StepEndReason
     started_at: float
     ended_at: float
     exit_code: int
     signal: int
-    node_s: float
     step: str | None = None
 
 
@@ -120,14 +116,6 @@ class PilotJob:
 
 
 @dataclass(frozen=True)
-class PilotShares:
-    """shares.json: shares of the pilot's cost for attempts that waited for it and never ran, as the driver settled
-    them, by label."""
-
-    node_s: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class PilotFolder:
     """`pilots/p0001/` of a search; the steps' files are in `steps/`."""
 
@@ -151,11 +139,6 @@ class PilotFolder:
     def job_end(self) -> Path:
         """LaunchStatus: the end of its job, as the driver saw it."""
         return self.path / "job_end.json"
-
-    @property
-    def shares(self) -> Path:
-        """PilotShares."""
-        return self.path / "shares.json"
 
     @property
     def heartbeat(self) -> Path:

@@ -84,7 +84,7 @@ class Step:
             self._reason, self._terminated_at = reason, time.monotonic()
             self._signal(signal.SIGTERM)
 
-    def end(self, node_s: float) -> StepEnd:
+    def end(self) -> StepEnd:
         """The report on the step, once it or its pilot is over."""
         code, over = self._process.poll(), self._over
         lasted_s = (time.monotonic() if over is None else over) - self.began
@@ -94,7 +94,6 @@ class Step:
             ended_at=self.began_at + lasted_s,
             exit_code=max(0, code or 0),
             signal=max(0, -(code or 0)),
-            node_s=node_s,
             step=None if self.start is None else self.start.step,
         )
 

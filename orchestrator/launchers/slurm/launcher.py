@@ -10,23 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.launchers.slurm.cancellation import JobCanceller
 from orchestrator.launchers.slurm.handover import HandoverFile
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
-from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
+from slurm.interface import Slurm, SlurmUnreachable
 from slurm.nodes import are_told, nodes_for, num_up
 from slurm.poll_backoff import PollBackoff
-from slurm.request import JobOptions, Placement, limit_min
+from slurm.request import JobOptions, Placement, max_job_s
 from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus
-
-CHECK_INTERVAL_S = 60.0
-"""Delay of Slurm's limit checks: they run about every half minute, and jobs were seen to end up to a minute late."""
-
-_NEVER_ENDED_S = 365 * 86400.0  # for OverTimeLimit=UNLIMITED: the journal cannot store infinity
 
 
 class SlurmLauncher(Launcher):
@@ -72,12 +67,9 @@ class SlurmLauncher(Launcher):
     def cancel(self, keys: Iterable[str]) -> set[str]:
         return self._canceller.cancel(keys)
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
+    def longest_s(self, time_limit_s: float) -> float:
         """Add what Slurm adds to a limit: whole minutes, OverTimeLimit, the interval of its checks, and KillWait."""
-        settings = self._queries.settings()
-        if settings is None:
-            raise LaunchPostponed("Slurm does not report its settings, which the cost of a job depends on")
-        return max_job_s(time_limit_s, settings, self._options.partition)
+        return max_job_s(time_limit_s, self._queries.ending_s(self._options.partition))
 
     def now(self) -> float:
         return self._slurm.now()
@@ -103,9 +95,3 @@ class SlurmLauncher(Launcher):
     def close(self) -> None:
         """Save the state of jobs for the next driver; they outlive this one."""
         self._submissions.save()
-
-
-def max_job_s(time_limit_s: float, settings: SlurmSettings, partition: str | None) -> float:
-    """Return the most seconds for which a job of this limit may hold its nodes with these settings."""
-    over_time_s = min(settings.over_time_s(partition), _NEVER_ENDED_S)
-    return limit_min(time_limit_s) * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from orchestrator.launchers.base import LaunchPostponed
 from slurm.association_limits import AssociationLimits, billing_with_factor
 from slurm.driver_script import DRIVER_SUFFIX
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
@@ -91,6 +92,12 @@ class SlurmQueries:
             except SlurmUnreachable:
                 self._settings_again_at = self._slurm.monotonic() + self._backoff.interval_s
         return self._settings
+
+    def ending_s(self, partition: str | None) -> float:
+        """Return `SlurmSettings.ending_s` of this cluster. Raises LaunchPostponed while it does not answer."""
+        if (settings := self.settings()) is None:
+            raise LaunchPostponed("Slurm does not report its settings, which the cost of a job depends on")
+        return settings.ending_s(partition)
 
     def absence_grace_s(self) -> float:
         """Return how long a job must be absent everywhere to be taken for lost."""

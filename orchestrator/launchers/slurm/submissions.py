@@ -118,15 +118,21 @@ class Submissions:
         tracked = self.tracked.setdefault(request.key, TrackedJob(request, self._make(request, self._options)))
         if tracked.job_id is not None:
             raise ValueError(f"{request.key} was launched before")
-        if tracked.unconfirmed_since is not None and (job_id := self._confirmed_job_id(tracked)) is not None:
-            return self._accept(tracked, job_id)
-        tracked.unconfirmed_since = None  # there certainly is none, however long the queue stays full
+        if tracked.unconfirmed_since is not None and (job_id := self.confirm(tracked)) is not None:
+            return job_id
         if self._queries.is_future(self._submit_again_at):
             raise LaunchPostponed(self._postponed)
         return self._submit(tracked)
 
+    def confirm(self, tracked: TrackedJob) -> str | None:
+        """Return the job id of an unconfirmed submission; None if there certainly is none, however long the queue stays
+        full; else LaunchPostponed."""
+        if (job_id := self._confirmed_job_id(tracked)) is not None:
+            return self._accept(tracked, job_id)
+        tracked.unconfirmed_since = None
+        return None
+
     def _confirmed_job_id(self, tracked: TrackedJob) -> str | None:
-        """Return the job id of an unconfirmed submission; None if there certainly is none, else LaunchPostponed."""
         unconfirmed_since = tracked.unconfirmed_since or 0.0
         self._queries.refresh()
         if self._queries.answer is not None and self._queries.asked_at >= unconfirmed_since:

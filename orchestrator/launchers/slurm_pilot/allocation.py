@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrator.launchers.local.rank_groups import program_environment
 from orchestrator.launchers.slurm.job_files import write_setup_copy
-from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S, TAIL_S
+from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, write_text
 from trials.files.text import plural
-from trials.pilot.files import PilotFolder, PilotPlan, PlainStarts, StepEnd, StepFileKind
+from trials.pilot.files import PilotFolder, PilotPlan, PlainStarts, StepFileKind
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class Pilot:
 
     `status` is its job's; `nodes` and `started_at` are the last known ones. `step_files` are the files of its steps, as
     last listed. `heartbeat_at` is the time of the agent's last heartbeat (`Slurm.monotonic`), None before the first;
-    `hints` counts how often its folder was ahead of Slurm. `shares` are the node-seconds paid by attempts that waited
-    for it and never ran, by label. `startup_timed_out` is set when its agent did not start in time.
+    `hints` counts how often its folder was ahead of Slurm. `startup_timed_out` is set when its agent did not start in
+    time.
     """
 
     folder: PilotFolder
@@ -58,7 +57,6 @@ class Pilot:
     heartbeat_at: float | None = None
     heartbeat: float | None = None
     hints: int = 0
-    shares: dict[str, float] = field(default_factory=dict)
     startup_timed_out: bool = False
     plain_starts: PlainStarts | None = None
 
@@ -67,13 +65,18 @@ class Pilot:
         return self.status.liveness is Liveness.ENDED
 
     @property
+    def may_accept(self) -> bool:
+        """True unless it takes no more steps."""
+        return not (self.is_draining or self.is_ended)
+
+    @property
     def accepts_steps(self) -> bool:
         """True if, as far as is known, its agent accepts steps."""
-        return bool(self.nodes) and self.heartbeat_at is not None and not (self.is_draining or self.is_ended)
+        return bool(self.nodes) and self.heartbeat_at is not None and self.may_accept
 
     @property
     def ran_nothing(self) -> bool:
-        """True if no step started in it; then the attempts that waited for it pay its cost."""
+        """True if no step started in it."""
         return not any(StepFileKind.CLAIMED in step_files for step_files in self.step_files.values())
 
     @property
@@ -91,42 +94,6 @@ class Pilot:
         """Steps that were requested and have not ended."""
         done = (StepFileKind.ENDED, StepFileKind.WITHDRAWN)
         return {name for name, step_files in self.step_files.items() if not step_files.intersection(done)}
-
-    @property
-    def lost_steps(self) -> set[str]:
-        """Steps that were started and whose end was not reported."""
-        return {name for name in self.live_steps if StepFileKind.CLAIMED in self.step_files[name]}
-
-    @property
-    def tail_node_s(self) -> float:
-        """Node-seconds that it may hold after its last step."""
-        return self.plan.num_nodes * TAIL_S
-
-    @property
-    def held_node_s(self) -> float | None:
-        """Node-seconds that an ended pilot, or one whose nodes are cleaned up, held by Slurm's clock; None where only
-        its last run is known, or nothing."""
-        status = self.status
-        if not (status.started and status.is_metered) or status.restart > 0:
-            return None if status.started else 0.0
-        assert status.started_at is not None, "what is metered has a start"
-        assert status.ended_at is not None, "and an end"
-        return self.plan.num_nodes * max(0.0, status.ended_at - status.started_at)
-
-    @property
-    def billed_hours(self) -> float | None:
-        """Billing hours of the job; None where Slurm did not tell them, or not for how long it held its nodes."""
-        held_node_s, billing = self.held_node_s, self.status.billing
-        if not (self.is_ended or self.status.is_metered) or held_node_s is None:
-            return None
-        if billing is None:
-            return 0.0 if held_node_s == 0 else None
-        return held_node_s / 3600 / self.plan.num_nodes * billing
-
-    def unpaid_node_s(self, ends: Iterable[StepEnd]) -> float:
-        """Return the node-seconds paid neither by these steps nor by `shares`; 0.0 where the cost is unknown."""
-        paid = sum(end.node_s for end in ends) + sum(self.shares.values())
-        return max(0.0, (self.held_node_s or 0.0) - paid)
 
 
 def pilot_job(request: PilotRequest, options: JobOptions) -> JobRequest:

@@ -1,7 +1,7 @@
 """Pilots of a search: batch jobs that hold nodes for steps, each submitted exactly once, as an attempt's job is.
 
-A pilot's intent, pilot.json, is in its folder before it is submitted, and its job has its own name. So the next driver
-finds all pilots, and their cost that no step has paid yet.
+A pilot is in its folder (pilot.json) and in the search's record before it is submitted, and its job has its own name.
+So the next driver finds all pilots, and no nodes are held that were not reserved.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
-from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile
 from orchestrator.launchers.slurm.monitor import JobMonitor
@@ -39,11 +38,11 @@ from orchestrator.launchers.slurm_pilot.sizing import (
 from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from search_spaces.decoding import T
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.request import JobOptions, JobRequest, limit_min
+from slurm.request import JobOptions, JobRequest, limit_min, max_job_s
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
 from trials.files.text import plural
-from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotJob, PilotPlan, PilotShares, read, write
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotJob, PilotPlan, read, write
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +62,10 @@ _NEVER_SUBMITTED = "it was never submitted"
 
 
 class PilotPool:
-    """Pilots of the one search whose folder was loaded; `pilots` are all of them, in order."""
+    """Pilots of the one search whose folder was loaded; `pilots` are all of them, in order.
+
+    `reserve` records a pilot, with its nodes and the most seconds for which they may be held, before its submission.
+    """
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class PilotPool:
         rules: PilotRules,
         queries: SlurmQueries,
         remaining_work: Callable[[], RemainingWork],
+        reserve: Callable[[str, int, float], None],
         handover: HandoverFile,
     ):
         self.pilots: list[Pilot] = []
@@ -80,6 +83,7 @@ class PilotPool:
         self.rules = rules
         self._queries = queries
         self._remaining_work = remaining_work
+        self._reserve = reserve
         self._search: SearchFolder | None = None
         self._releasing_since: float | None = None
         self._was_cancelled = self._has_given_up = False
@@ -106,15 +110,15 @@ class PilotPool:
         return True
 
     def _read_pilot(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
-        """Return the pilot in this folder; None if it was never submitted, or its plan is damaged. Other files that are
-        damaged are taken as not written: Slurm knows its job by name."""
+        """Return the pilot in this folder; None if it was neither recorded nor submitted, or its plan is damaged. Other
+        files that are damaged are taken as not written: Slurm knows its job by name."""
         plan = _read_whole(PilotPlan, folder.plan)
-        if plan is None or not may_exist(folder.path / "job.sh"):
+        is_known = folder.name in self._remaining_work().pilots or may_exist(folder.path / "job.sh")
+        if plan is None or not is_known:
             return None
-        job, shares = _read_whole(PilotJob, folder.job), _read_whole(PilotShares, folder.shares)
+        job = _read_whole(PilotJob, folder.job)
         pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job.job_id)
         pilot.is_draining = folder.drain.exists()
-        pilot.shares = {} if shares is None else dict(shares.node_s)
         if (over := _read_whole(LaunchStatus, folder.job_end)) is not None:
             pilot.status = over
             self._read_folder(pilot)
@@ -136,6 +140,7 @@ class PilotPool:
             with suppress(OSError):
                 self._read_folder(pilot)
                 self._cancel_unstarted(pilot)
+                self._end_requeued(pilot)
             self._poll_on_hint(pilot)
             if pilot.is_ended:
                 self._record_end(pilot)
@@ -187,7 +192,17 @@ class PilotPool:
             pilot.startup_timed_out = True
             _log.warning(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
+    def _end_requeued(self, pilot: Pilot) -> None:
+        """Cancel a pilot that was put back into the queue: its steps are gone, and a run of its own may follow for
+        which nothing is reserved."""
+        if pilot.status.restart == 0 or pilot.is_draining or pilot.is_ended:
+            return
+        pilot.folder.drain.touch()
+        if not self.cancel([pilot]):  # else it is retried at the next refresh
+            pilot.is_draining = True
+
     def _record_end(self, pilot: Pilot) -> None:
+        pilot.status = _with_start(pilot)
         with suppress(OSError):
             write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **asdict(pilot.status)})
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
@@ -200,23 +215,25 @@ class PilotPool:
     # -- the next one
 
     def submit(self, request: LaunchRequest) -> Pilot:
-        """Return a pilot in which this attempt can run; raises as `Launcher.launch`. Continues an unconfirmed
-        submission."""
+        """Return a pilot in which this attempt can run; raises as `Launcher.launch`. Continues one whose submission is
+        recorded and not confirmed."""
         pilot = next((p for p in self.pilots if p.job_id is None and not p.is_ended), None) or self._create(request)
+        plan = pilot.plan
+        self._reserve(pilot.folder.name, plan.num_nodes, self._reserved_s(plan.time_limit_s))
         try:
             pilot.job_id = self._submissions.launch(pilot_request(pilot, request.is_first))
         except LaunchRefused:
-            pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
-            self._record_end(pilot)
+            self._end_unsubmitted(pilot)
             raise
         self._save_job_id(pilot)
-        size = f"{plural(pilot.plan.num_nodes, 'node')} for {plural(limit_min(pilot.plan.time_limit_s), 'minute')}"
+        size = f"{plural(plan.num_nodes, 'node')} for {plural(limit_min(plan.time_limit_s), 'minute')}"
         _log.info(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
         return pilot
 
     def _create(self, request: LaunchRequest) -> Pilot:
         assert self._search is not None, "opened before anything is launched"
-        name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.pilots), default=0):04d}"
+        names = {*(pilot.folder.name for pilot in self.pilots), *self._remaining_work().pilots}
+        name = f"p{1 + max((int(name[1:]) for name in names), default=0):04d}"
         folder, rules = PilotFolder(self._search.pilots / name), self.rules
         plan = PilotPlan(
             num_nodes=rules.num_nodes,
@@ -236,14 +253,34 @@ class PilotPool:
         return pilot
 
     def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder, rules: PilotRules) -> float:
-        """Return the planned time, or the longest half, quarter and so on of it that Slurm would accept."""
-        work = self._remaining_work()
-        if work.node_hours is not None:  # unbooked usage counts as spent
-            work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
-        least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(rules, work, request.time_limit_s)
+        """Return the planned time, or the longest half, quarter and so on of it that Slurm would accept.
+
+        Raises LaunchPostponed while the budget has no room for it.
+        """
+        work, ending_s = self._remaining_work(), self._queries.ending_s(self._options.partition)
+        least, wanted = min_pilot_s(request.time_limit_s), planned_pilot_s(rules, work, request.time_limit_s, ending_s)
+        if wanted is None:
+            raise self._postpone()
         while wanted > least and not self._would_run(folder, wanted, rules):
             wanted = max(least, wanted / 2)
         return wanted
+
+    def _postpone(self) -> LaunchPostponed:
+        """Return what the next pilot waits for; cancel again a drained one of which Slurm may not have heard."""
+        ending = [pilot for pilot in self.pilots if not (pilot.is_ended or pilot.may_accept)]
+        for pilot in ending:
+            if not pilot.nodes:
+                self.cancel([pilot])
+        names = ", ".join(pilot.folder.name for pilot in ending)
+        return LaunchPostponed(f"waiting for pilot {names} to end" if names else "the budget has no room for a pilot")
+
+    def _reserved_s(self, time_limit_s: float) -> float:
+        """Return the most seconds for which a pilot of this limit may hold its nodes. Raises LaunchPostponed."""
+        return max_job_s(time_limit_s, self._queries.ending_s(self._options.partition))
+
+    def reservation_node_s(self, time_limit_s: float) -> float:
+        """Return what is reserved for a pilot of this limit. Raises LaunchPostponed."""
+        return self.rules.num_nodes * self._reserved_s(time_limit_s)
 
     def _would_run(self, folder: PilotFolder, time_limit_s: float, rules: PilotRules) -> bool:
         job = JobRequest(
@@ -268,59 +305,11 @@ class PilotPool:
         if pilot.job_id is not None and not pilot.folder.job.exists():
             write_json(pilot.folder.job, {"schema": PILOT_SCHEMA, "job_id": pilot.job_id})
 
-    def unbooked_node_s(self) -> float:
-        """Return node-seconds of pilots that no attempt pays for and that are not booked yet; of live pilots, their
-        tails.
-
-        A pilot that ran nothing is paid for by the attempts that wait for it.
-        """
-        if not self.pilots:
-            return 0.0
-        booked = self._remaining_work().booked
-        unbooked = [pilot for pilot in self.pilots if pilot.folder.name not in booked]
-        over = sum(self.unpaid_node_s(pilot) for pilot in unbooked if pilot.is_ended and not pilot.lost_steps)
-        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_ended or pilot.ran_nothing))
-
-    def unpaid_node_s(self, pilot: Pilot) -> float:
-        """Return the node-seconds that steps with a reported end have not paid; lost steps pay them."""
-        ends = []
-        for name in pilot.ended_steps:
-            with suppress(OSError, ValueError):
-                ends.append(pilot.folder.end(name))
-        return pilot.unpaid_node_s(ends)
-
-    def share_cost(self, pilot: Pilot, labels: Iterable[str]) -> None:
-        """Split the unpaid cost among these attempts, which waited for it and never ran; they are then in
-        `pilot.shares`.
-
-        Written to its folder first, so that the next driver knows after a crash. Raises OSError.
-        """
-        new = [label for label in labels if label not in pilot.shares]
-        if not new:
-            return
-        share = 0.0 if self._is_booked(pilot) else self.unpaid_node_s(pilot) / len(new)
-        shares = {**pilot.shares, **dict.fromkeys(new, share)}
-        work = partial(write_json, pilot.folder.shares, {"schema": PILOT_SCHEMA, "node_s": shares})
-        self._folders.call(str(pilot.folder.path), work)
-        pilot.shares = shares
-
-    def is_paid(self, pilot: Pilot) -> bool:
-        """True if the cost of a pilot that ran nothing is paid."""
-        return bool(pilot.shares) or self._is_booked(pilot)
-
-    def _is_booked(self, pilot: Pilot) -> bool:
-        return pilot.folder.name in self._remaining_work().booked
-
-    def ended(self) -> list[EndedPilot]:
-        """Return the ended pilots that held nodes; after the wait in `release` also those whose end was not seen."""
-        over = [pilot for pilot in self.pilots if pilot.job_id is not None and (pilot.is_ended or self._has_given_up)]
-        return [
-            EndedPilot(
-                pilot.folder.name, pilot.job_id or "", _held_node_s(pilot), pilot.tail_node_s, pilot.billed_hours
-            )
-            for pilot in over
-            if pilot.status.started or pilot.nodes
-        ]
+    def ended(self) -> dict[str, LaunchStatus]:
+        """Return the status of the ended pilots by name; after the wait in `release` also of those whose nodes are
+        still cleaned up."""
+        over = (p for p in self.pilots if p.is_ended or (self._has_given_up and p.status.is_metered))
+        return {pilot.folder.name: pilot.status for pilot in over}
 
     # -- the end of one
 
@@ -333,7 +322,7 @@ class PilotPool:
             pilot.folder.drain.touch()
         return set() if pilot.nodes else self.cancel([pilot])
 
-    def release(self) -> bool:
+    def release(self, gives_up: bool) -> bool:
         """Release all pilots, as `Launcher.release`. A live agent ends within a second; other pilots are cancelled.
 
         Slurm is queried once more before it is given up.
@@ -344,20 +333,33 @@ class PilotPool:
         if waited_s >= _RELEASE_WAIT_S:
             self._queries.refresh_in(0.0)
         self.refresh()
-        left = [pilot for pilot in self.pilots if self._may_live(pilot)]
+        for pilot in self.pilots:
+            self._settle_submission(pilot)
+        left = [pilot for pilot in self.pilots if not pilot.is_ended]
         for pilot in left:
             if not (pilot.is_draining and pilot.nodes):
                 self.drain(pilot)
         if waited_s >= CLOSE_WAIT_S and not self._was_cancelled:
             self._was_cancelled = not self.cancel(pilot for pilot in left if not may_exist(pilot.folder.closed))
-        self._has_given_up = waited_s >= _RELEASE_WAIT_S
+        self._has_given_up = gives_up and waited_s >= _RELEASE_WAIT_S
         return not left or self._has_given_up
 
-    def _may_live(self, pilot: Pilot) -> bool:
-        """True if it has not ended, as far as is known, and may have been submitted."""
+    def _settle_submission(self, pilot: Pilot) -> None:
+        """End a pilot that certainly was not submitted; find the id of one that was."""
         tracked = self._submissions.tracked.get(pilot.key)
-        is_unconfirmed = tracked is not None and tracked.unconfirmed_since is not None
-        return not pilot.is_ended and (pilot.job_id is not None or is_unconfirmed)
+        if pilot.is_ended or pilot.job_id is not None:
+            return
+        if tracked is not None and tracked.unconfirmed_since is not None:
+            try:
+                pilot.job_id = self._submissions.confirm(tracked)
+            except LaunchPostponed:
+                return
+        if pilot.job_id is None:
+            self._end_unsubmitted(pilot)
+
+    def _end_unsubmitted(self, pilot: Pilot) -> None:
+        pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
+        self._record_end(pilot)
 
     def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
         """Cancel their jobs with all steps; return ids of those that may still be alive."""
@@ -390,6 +392,8 @@ def _read_whole(kind: type[T], path: Path) -> T | None:
         return None
 
 
-def _held_node_s(pilot: Pilot) -> float | None:
-    """Node-seconds that the pilot held; None while its end is unknown."""
-    return pilot.held_node_s if pilot.is_ended or pilot.status.is_metered else None
+def _with_start(pilot: Pilot) -> LaunchStatus:
+    """Return its status; where Slurm does not tell when it started, with the start that was seen."""
+    status = pilot.status
+    is_seen_alone = status.started and status.started_at is None and status.restart == 0
+    return replace(status, started_at=pilot.started_at) if is_seen_alone else status

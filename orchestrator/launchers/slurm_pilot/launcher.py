@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from orchestrator.launchers.base import EndedPilot, Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile
 from orchestrator.launchers.slurm.job_files import write_job_files
@@ -25,16 +25,17 @@ from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
 from orchestrator.launchers.slurm_pilot.sizing import (
     ROOM_S,
     SLOW_START_S,
+    STEP_ENDING_S,
     PilotRules,
     RemainingWork,
     choose_nodes,
-    max_share_s,
+    min_pilot_s,
 )
 from orchestrator.launchers.slurm_pilot.step_monitor import LaunchedStep, StepMonitor
 from orchestrator.launchers.slurm_pilot.step_status import (
     live_step_status,
     step_job,
-    unused_pilot_status,
+    unserved_status,
 )
 from search_spaces.errors import ExternalError
 from slurm.interface import Slurm
@@ -61,6 +62,7 @@ class SlurmPilotLauncher(Launcher):
     """
 
     name = "slurm_pilot"
+    runs_steps = True
 
     def __init__(
         self,
@@ -80,7 +82,8 @@ class SlurmPilotLauncher(Launcher):
         self._queries = queries = SlurmQueries(slurm, backoff, jobs, whole_nodes=options.exclusive is True)
         self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
         handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
-        self._pool = PilotPool(slurm, options, rules, queries, remaining_work, handover_file)
+        reserve = lambda *pilot: self.reserve_pilot(*pilot)  # noqa: E731
+        self._pool = PilotPool(slurm, options, rules, queries, remaining_work, reserve, handover_file)
         self._steps: dict[str, LaunchedStep] = {}
         self._monitor = StepMonitor(slurm, self._pool, rules, queries)
         self._canceller = StepCanceller(self._pool, self._monitor, self._steps)
@@ -103,8 +106,9 @@ class SlurmPilotLauncher(Launcher):
         for key, request in requests.items():
             self._open(_search_of(request))
             submitted_to = [p for p in self._pool.pilots if request.label in p.live_steps | p.ended_steps]
-            waits_for = self._adopted_pilot(request)
-            if not submitted_to and waits_for is None and request.job_id is None:
+            job_id = request.job_id
+            waits_for = next((pilot for pilot in self._pool.pilots if job_id and pilot.job_id == job_id), None)
+            if not submitted_to and job_id is None:
                 continue
             step = self._steps[key] = LaunchedStep(request, waits_for=waits_for)
             if submitted_to:
@@ -112,19 +116,8 @@ class SlurmPilotLauncher(Launcher):
                 step.nodes = self._monitor.step_nodes(step.pilot, request.label)
                 self._monitor.read(step)
             pilot = step.pilot or waits_for
-            adopted[key] = step.status.job_id or (pilot and pilot.job_id) or request.job_id or ""
+            adopted[key] = step.status.job_id or (pilot and pilot.job_id) or job_id or ""
         return adopted
-
-    def _adopted_pilot(self, request: LaunchRequest) -> Pilot | None:
-        """Return the pilot whose cost this attempt has to share: by the pilot's shares, by the attempt's job id, or a
-        pilot that ran nothing and may have been submitted for it by a driver that could not record that."""
-        known = [pilot for pilot in self._pool.pilots if request.label in pilot.shares]
-        if request.job_id is not None:
-            known += [pilot for pilot in self._pool.pilots if pilot.job_id == request.job_id]
-        elif may_exist(request.folder.spec):  # without it nothing was submitted
-            unpaid = (p for p in self._pool.pilots if p.ran_nothing and not self._pool.is_paid(p))
-            known += [pilot for pilot in unpaid if pilot.job_id is not None]
-        return next(iter(known), None)
 
     def _open(self, search: SearchFolder) -> None:
         if self._pool.load(search):
@@ -135,31 +128,33 @@ class SlurmPilotLauncher(Launcher):
         """Return the first pilot in which it can run, now or later; drain those in which it cannot, as later ones are
         as large."""
         for pilot in self._pool.pilots:
-            if pilot.is_ended or pilot.is_draining or pilot.job_id is None:
+            if not pilot.may_accept or pilot.job_id is None:
                 continue
-            if self._has_room(pilot, request):
+            if self._has_room(pilot, request.time_limit_s, request.spec.num_nodes, _avoided_nodes(pilot, request)):
                 return pilot
             self._canceller.drain_or_cancel(pilot)
         return None
 
-    def _has_room(self, pilot: Pilot, request: LaunchRequest) -> bool:
-        """True if the attempt's limit ends before the pilot's, on nodes that it may use."""
+    def _has_room(
+        self, pilot: Pilot, time_limit_s: float, num_nodes: int, avoided: Collection[str] = frozenset()
+    ) -> bool:
+        """True if an attempt of this limit ends before the pilot's, on nodes that it may use."""
         left_s = pilot.plan.time_limit_s
         if pilot.started_at is not None:
             left_s -= self._slurm.now() - pilot.started_at
-        avoided = _avoided_nodes(pilot, request)
         num_usable = sum(node not in avoided for node in pilot.nodes) if pilot.nodes else pilot.plan.num_nodes
-        return left_s >= request.time_limit_s + ROOM_S and num_usable >= request.spec.num_nodes
+        return left_s >= time_limit_s + ROOM_S and num_usable >= num_nodes
 
     def _assign_steps(self) -> None:
         """Submit waiting attempts to their pilots in order, so that large ones are not overtaken for ever."""
         waiting = [s for s in self._steps.values() if s.pilot is None and not (s.is_ended or s.cancelled)]
-        unused = [step for step in waiting if step.waits_for is not None and self._was_unused(step.waits_for)]
-        self._end_unused(unused)
         full: set[str] = set()
-        for step in [step for step in waiting if step not in unused]:
+        for step in waiting:
+            if step.waits_for is not None and step.waits_for.agent_never_started:
+                step.status = unserved_status(step.waits_for)
+                continue
             try:
-                pilot = step.waits_for = self._pilot_of(step)
+                pilot = step.waits_for = self._pilot_for(step.request) or self._pool.submit(step.request)
                 step.status = LaunchStatus(Liveness.ALIVE, detail=self._wait_reason(pilot), job_id=pilot.job_id)
                 if pilot.accepts_steps and pilot.key not in full and not self._submit_step(step, pilot):
                     full.add(pilot.key)
@@ -168,46 +163,7 @@ class SlurmPilotLauncher(Launcher):
             except (LaunchPostponed, ExternalError, OSError) as error:
                 step.status = LaunchStatus(Liveness.ALIVE, detail=str(error))
 
-    def _end_unused(self, steps: Collection[LaunchedStep]) -> None:
-        """End attempts whose pilot ended before any step started in it; they pay what it held."""
-        for pilot in self._pool.pilots:
-            if not (waiting := [step for step in steps if step.waits_for is pilot]):
-                continue
-            try:
-                self._pool.share_cost(pilot, [step.request.label for step in waiting])
-            except OSError as error:
-                for step in waiting:
-                    step.status = LaunchStatus(Liveness.ALIVE, detail=str(error), job_id=pilot.job_id)
-                continue
-            for step in waiting:
-                step.status = unused_pilot_status(pilot, pilot.shares[step.request.label])
-
-    def _was_unused(self, pilot: Pilot) -> bool:
-        """True if attempts that wait for the pilot end with it. One that was drained before it had nodes was free."""
-        if not (pilot.is_ended and pilot.ran_nothing):
-            return False
-        return pilot.agent_never_started or bool(pilot.shares) or self._pool.unpaid_node_s(pilot) > 0.0
-
-    def _pilot_of(self, step: LaunchedStep) -> Pilot:
-        """Return the pilot that the attempt waits for from now on; raises as `Launcher.launch`."""
-        if (pilot := self._draining_pilot(step)) is not None:
-            return pilot
-        found = self._pilot_for(step.request)  # may drain the pilot that it waits for
-        return found or self._draining_pilot(step) or self._pool.submit(step.request)
-
-    def _draining_pilot(self, step: LaunchedStep) -> Pilot | None:
-        """Return the pilot it waits for while that drains and ran nothing: its end, and so its cost, comes before
-        another pilot."""
-        pilot = step.waits_for
-        if pilot is None or pilot.is_ended or pilot.job_id is None or not (pilot.is_draining and pilot.ran_nothing):
-            return None
-        if not pilot.nodes:
-            self._pool.drain(pilot)  # again, in case Slurm did not receive it
-        return pilot
-
     def _wait_reason(self, pilot: Pilot) -> str | None:
-        if pilot.is_draining:
-            return f"waiting for pilot {pilot.folder.name} to end"
         if not pilot.nodes:
             return pilot.status.detail
         if pilot.heartbeat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > SLOW_START_S:
@@ -237,7 +193,6 @@ class SlurmPilotLauncher(Launcher):
             num_nodes=len(nodes),
             time_limit_s=request.time_limit_s,
             nodes=nodes,
-            pilot_started_at=pilot.started_at,
             fork_servers=self._monitor.with_timeout(pilot, write_servers),
         )
         self._monitor.folders.call(str(request.folder.path), partial(write_job_files, job))
@@ -284,19 +239,20 @@ class SlurmPilotLauncher(Launcher):
         self._canceller.cancel_unresponsive([wanted[key] for key in left])
         return left
 
-    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """Return the cost of an attempt that is alone in its pilot, plus what other pilots hold and is not booked."""
-        unbooked_node_s = self.unbooked_node_s()
-        return max_share_s(self._pool.rules, time_limit_s, num_nodes, unbooked_node_s)
+    def longest_s(self, time_limit_s: float) -> float:
+        """Return the most seconds for which a step of this limit is on its nodes: its agent ends it."""
+        return time_limit_s + STEP_ENDING_S
 
-    def unbooked_node_s(self) -> float:
-        """Return what pilots hold and is not booked. Raises LaunchPostponed while their folder cannot be read."""
+    def reservation_node_s(self, time_limit_s: float, num_nodes: int) -> float:
+        """Return the node-seconds of the shortest pilot for the attempt; 0 where there is one with room for it."""
         try:
             if self._search is not None:
                 self._open(self._search)
         except OSError as error:
             raise LaunchPostponed(f"the pilots' folder cannot be read: {error}") from error
-        return self._pool.unbooked_node_s()
+        if any(self._has_room(pilot, time_limit_s, num_nodes) for pilot in self._pool.pilots if pilot.may_accept):
+            return 0.0
+        return self._pool.reservation_node_s(min_pilot_s(time_limit_s))
 
     def now(self) -> float:
         return self._slurm.now()
@@ -311,13 +267,13 @@ class SlurmPilotLauncher(Launcher):
         """Return the nodes of a pilot: another one for other nodes would cost more than they tell."""
         return self._pool.rules.num_nodes
 
-    def ended_pilots(self) -> list[EndedPilot]:
+    def ended_pilots(self) -> dict[str, LaunchStatus]:
         return self._pool.ended()
 
-    def release(self) -> bool:
+    def release(self, gives_up: bool = True) -> bool:
         if self._search is not None:
             self._open(self._search)
-        return self._pool.release()
+        return self._pool.release(gives_up)
 
     def cancel_leftovers(self) -> list[str]:
         """Cancel pilots that wait or idle, left by a driver that was killed when the search had ended."""

@@ -1,4 +1,4 @@
-"""Size, time limit, placement and cost of pilots. Pure."""
+"""Size, time limit and placement of pilots. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from slurm.request import max_job_s
+
 IDLE_S = 120.0
 """Time that a pilot waits for its next step before it ends.
 
 A dead driver is not waited for longer; a live one needs seconds between two trials.
-"""
-
-TAIL_S = IDLE_S + 30.0
-"""Longest time that a pilot holds its nodes after its last step: idle time, the agent's end, and Slurm's notice of it.
-
-It is reserved until the pilot is booked as ended.
 """
 
 STARTUP_S = 300.0
@@ -34,6 +30,9 @@ ROOM_S = 60.0
 STEP_ENDING_S = 15.0
 """Time from a step's limit until its nodes are free."""
 
+_ROUNDING_S = 1e-6
+"""Of sums of node-hours."""
+
 LONGEST_PILOT_S = 4 * 3600.0
 """Default of a pilot's longest time: most partitions allow it, and shorter jobs start earlier on a full cluster."""
 
@@ -51,25 +50,28 @@ class PilotRules:
 class RemainingWork:
     """Remaining work of the search: attempts, how many at once, and limits (None: no limit).
 
-    `booked` are the pilots whose end is in the search's record.
+    `node_hours` are neither used nor reserved. `pilots` are those in the search's record.
     """
 
     attempts: int
     parallel: int
     node_hours: float | None = None
     wall_s: float | None = None
-    booked: Collection[str] = ()
+    pilots: Collection[str] = ()
 
 
-def planned_pilot_s(rules: PilotRules, work: RemainingWork, time_limit_s: float) -> float:
+def planned_pilot_s(rules: PilotRules, work: RemainingWork, time_limit_s: float, ending_s: float) -> float | None:
     """Return the time to request: all remaining attempts at their limit and one retry, within the search's limits.
 
-    Never less than one attempt needs.
+    Never less than one attempt needs; None where the budget, beside the `ending_s` that Slurm may add, leaves less.
     """
     rounds = math.ceil(work.attempts / work.parallel) + 1
     most = [rules.longest_s, rounds * (time_limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S]
     if work.node_hours is not None:
-        most.append(work.node_hours * 3600 / rules.num_nodes)
+        left_s = work.node_hours * 3600 / rules.num_nodes + _ROUNDING_S
+        if left_s < max_job_s(min_pilot_s(time_limit_s), ending_s):
+            return None
+        most.append((left_s - ending_s) // 60 * 60)  # Slurm's limits are whole minutes
     if work.wall_s is not None:
         most.append(work.wall_s)
     return max(min(most), min_pilot_s(time_limit_s))
@@ -90,13 +92,3 @@ def choose_nodes(
     free = [node for node in nodes if node not in busy and node not in avoided]
     free.sort(key=lambda node: node in suspects)
     return tuple(sorted(free[:num_nodes], key=nodes.index)) if len(free) >= num_nodes else None
-
-
-def max_share_s(rules: PilotRules, time_limit_s: float, num_nodes: int, unbooked_node_s: float) -> float:
-    """Return the seconds to reserve for each of an attempt's nodes, so that they cover its highest possible cost.
-
-    Alone in its pilot it pays for all nodes: before it, while it runs, and while they are idle. `unbooked_node_s` is
-    what other pilots may hold that is not booked yet.
-    """
-    seconds = STARTUP_S + IDLE_S + time_limit_s + STEP_ENDING_S + TAIL_S
-    return (rules.num_nodes * seconds + unbooked_node_s) / num_nodes

@@ -112,7 +112,7 @@ class StepMonitor:
             if end.reason is not StepEndReason.INTERRUPTED:
                 return self._queries.with_neighbours(ended_step_status(request, pilot.job_id, step.nodes, end))
             if pilot.is_ended:
-                return lost_step_status(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
+                return lost_step_status(request, step.nodes, step.start, pilot.status, step.cancelled)
         elif pilot.is_ended:
             return self._status_without_report(step, pilot)
         elif self._pool.is_unresponsive(pilot) or (
@@ -136,8 +136,7 @@ class StepMonitor:
         step.lost_since = now if step.lost_since is None else step.lost_since
         if now - step.lost_since < _LAST_FILES_S:
             return live_step_status(pilot.job_id, step.nodes, step.start)
-        share = self._pool.unpaid_node_s(pilot) / max(1, len(pilot.lost_steps))
-        return lost_step_status(step.request, step.nodes, step.start, pilot.status, step.cancelled, share)
+        return lost_step_status(step.request, step.nodes, step.start, pilot.status, step.cancelled)
 
     def _note_suspects(self, step: LaunchedStep) -> None:
         """Add nodes that may have caused the step's end; certain causes are excluded by the search's next attempts."""

@@ -69,7 +69,7 @@ def live_step_status(job_id: str | None, nodes: tuple[str, ...], start: StepStar
 
 
 def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> LaunchStatus:
-    """Return the status of a step that ended in its pilot, with its share of the pilot's cost."""
+    """Return the status of a step that ended in its pilot."""
     log = log_tail(Path(request.folder.path, "job.log"))
     state = _state(end, log, log_tail(request.folder.rank_log(0)))
     step_id = str(job_id) if end.step is None else f"{job_id}.{end.step}"
@@ -90,8 +90,8 @@ def ended_step_status(request: LaunchRequest, job_id: str | None, nodes: tuple[s
     if status.reason is None and never_started:
         status = replace(status, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
     if status.failed and (status.reason is None or policy_of(status.reason).stops_search):
-        status = replace(status, detail=failure_excerpt(request.folder, describe_job(job), log))
-    return _with_share(status, end.node_s)
+        return replace(status, detail=failure_excerpt(request.folder, describe_job(job), log))
+    return status
 
 
 def _state(end: StepEnd, log: str, rank_log: str) -> JobState:
@@ -118,9 +118,8 @@ def lost_step_status(
     start: StepStart | None,
     pilot: LaunchStatus,
     cancelled: bool,
-    node_s: float,
 ) -> LaunchStatus:
-    """Return the status of a step that ended with its pilot without a report; it pays `node_s` of the pilot."""
+    """Return the status of a step that ended with its pilot without a report."""
     log = log_tail(Path(request.folder.path, "job.log"))
     reason = FailureReason.INTERRUPTED
     if cancelled:
@@ -129,7 +128,7 @@ def lost_step_status(
         reason = FailureReason.NODE_FAILURE
     elif pilot.reason in _REASONS_AFTER_PILOT_END and pilot.restart == 0:
         reason = _REASONS_AFTER_PILOT_END[pilot.reason]
-    status = LaunchStatus(
+    return LaunchStatus(
         Liveness.ENDED,
         started=start is not None,
         failed=True,
@@ -144,7 +143,6 @@ def lost_step_status(
         and pilot.restart == 0,  # else it was queued in between
         nodes_were_silent=pilot.nodes_were_silent,
     )
-    return _with_share(status, node_s)
 
 
 def never_started_status(job_id: str | None) -> LaunchStatus:
@@ -152,14 +150,11 @@ def never_started_status(job_id: str | None) -> LaunchStatus:
     return LaunchStatus(Liveness.ENDED, reason=reason, detail="cancelled before it started", job_id=job_id)
 
 
-def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
-    """Return the status of an attempt whose pilot ended before any step started in it.
-
-    If the agent never started, the next pilot may fail as well, unless this one was preempted; otherwise the attempt is
-    not at fault.
-    """
+def unserved_status(pilot: Pilot) -> LaunchStatus:
+    """Return the status of an attempt whose pilot ended before its agent started: the next pilot may fail as well,
+    unless this one was preempted."""
     reason, detail = pilot.status.reason, pilot.status.detail
-    if not pilot.agent_never_started or reason is FailureReason.PREEMPTED:
+    if reason is FailureReason.PREEMPTED:
         reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} ended before the attempt started"
     elif policy_of(reason).cause not in (Cause.MACHINE, Cause.USER):
         reason = FailureReason.LAUNCH_FAILURE
@@ -170,16 +165,7 @@ def unused_pilot_status(pilot: Pilot, share_node_s: float) -> LaunchStatus:
         detail=startup_timeout_reason(pilot) if pilot.startup_timed_out else detail,
         nodes=pilot.status.nodes,
         job_id=pilot.job_id,
-        extra_node_s=share_node_s,
     )
-
-
-def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
-    """Add what the step pays beyond its own nodes, booked like the usage of another job."""
-    own = 0.0
-    if status.started_at is not None and status.ended_at is not None:
-        own = len(status.nodes) * (status.ended_at - status.started_at)
-    return replace(status, extra_node_s=max(0.0, node_s - own))
 
 
 def suspect_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:

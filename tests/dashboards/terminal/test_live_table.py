@@ -202,6 +202,7 @@ def test_the_end_of_an_attempt_is_told_by_its_cause(reason, excerpt, limit_gib, 
 
 T1 = {"trial": "t0001", "attempt": "a1"}
 _FAILED = {"state": "failed", "end_reason": "script_error", "detail": "Traceback\n  File x\nImportError: no module"}
+_INTENT = {"pilot": "p0001", "num_nodes": 4, "reserved_s": 1800.0}
 _PILOT = {"pilot": "p0001", "job_id": "4711", "node_hours": 0.25, "billed_hours": None}
 
 
@@ -210,7 +211,8 @@ def test_what_happens_beside_is_one_remark():
     search.start(Layout())
     for kind, data, line in (
         (EventKind.ATTEMPT_UNKNOWN, T1 | {"unknown_since": 1.0}, "t0001.a1 unreachable"),
-        (EventKind.PILOT_ENDED, _PILOT, "p0001 ended; the search so far: 0.250 node-hours used"),
+        (EventKind.PILOT_SUBMITTED, _INTENT, "p0001 submitted; 0.000 node-hours used, 2.17 reserved"),
+        (EventKind.PILOT_ENDED, _PILOT, "p0001 ended; the search so far: 0.250 node-hours used, 0.167 reserved"),
         (EventKind.SEARCH_STATE, _FAILED, "search failed (three trials in a row crashed alike): ImportError"),
     ):
         search.event(kind, **data)

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.config.schema.launcher import ENDING_ALLOWANCE_S
-from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.index import SearchIndex
-from orchestrator.search.node_hours import longest_attempt_s
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from orchestrator.search.samplers.base import GridSampler
 from orchestrator.search.stopping import TIME_LIMIT_FACTOR, TIME_LIMIT_MARGIN_S, Limits, time_limit_s
 from search_spaces.layouts.layout import Layout
@@ -18,10 +17,11 @@ from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.rig import LAYOUTS, RULES, Killed, raise_killed
 from trials.analysis.finals import Finals
 from trials.analysis.ranking import Objective
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
-ATTEMPT_H = longest_attempt_s(RULES) / 3600
+ATTEMPT_H = (RULES.time_limit_s + LAUNCHER_GRACE_S + ENDING_ALLOWANCE_S) / 3600
 MOST_S = 1800.0
 
 
@@ -173,9 +173,29 @@ def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
 def test_what_the_finals_cost_does_not_change_the_reason_why_no_more_layouts_were_tried(rig):
     """After the last repeat the budget covers no other attempt; before the first it did."""
     rig.script = lambda spec, restart: Script(duration_s=290.0)
-    rig.launcher.ended_pilots = lambda: [EndedPilot("p0001", "4711", 3000.0, 0.0)] * (len(rig.launcher.jobs) > 12)
+    held = LaunchStatus(Liveness.ENDED, started=True, started_at=0.0, ended_at=3000.0, is_metered=True)
+    rig.launcher.ended_pilots = lambda: {"p0001": held} if len(rig.launcher.jobs) > 12 else {}
     repeats = {"finalists": 2, "finalist_repeats": 2, "finals": Finals.FIXED}
     rig.limits = Limits(9, 1, budget_node_hours=(13 * 290.0 + 800.0) / 3600, **repeats)
-    search = rig.open_driver().run()
-    assert len(search.trials) == 13
+    driver = rig.open_driver()
+    rig.launcher.reserve_pilot("p0001", 1, 0.0)
+    search = driver.run()
+    assert (len(search.trials), search.pilots["p0001"].node_hours) == (13, 3000.0 / 3600)
     assert search.end_reason is EndReason.MAX_TRIALS
+
+
+def test_a_trial_waits_for_what_a_pilot_returns_that_has_no_room_for_it(rig):
+    """One on two nodes would need less."""
+    held = LaunchStatus(Liveness.ENDED, started=True, started_at=0.0, ended_at=360.0, is_metered=True)
+    released = []
+    launcher = rig.launcher
+    launcher.runs_steps, launcher.num_choosable_nodes = True, lambda: 2
+    launcher.release = lambda gives_up=True: released.append(gives_up) or True
+    launcher.ended_pilots = lambda: {"p0001": held} if released else {}
+    launcher.reservation_node_s = lambda limit_s, num_nodes: 0.0 if released or num_nodes == 2 else 1e6
+    rig.limits = Limits(max_trials=1, parallel_trials=1, budget_node_hours=1.0)
+    driver = rig.open_driver()
+    launcher.reserve_pilot("p0001", 1, 3600.0)
+    search = driver.run()
+    assert [trial.state for trial in search.trials] == [TrialState.MEASURED]
+    assert (released[0], search.node_hours_used) == (False, 0.1)

@@ -18,7 +18,7 @@ from search_spaces.hardware.links import Fabric, Links
 from tests.orchestrator.scripted import Script
 from tests.rig import Rig, assert_kills_change_nothing
 from trials.diagnostics.fabric import ExchangeTime, FabricTimes, exchanges_of
-from trials.ledger.events import EventKind, SearchRecord, SearchState
+from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, TrialState
@@ -166,3 +166,14 @@ def test_a_driver_killed_after_any_event_repeats_nothing(tmp_path):
 
     is_due = lambda event: event.kind is EventKind.FABRIC_CHECK  # noqa: E731
     assert_kills_change_nothing(lambda name: passing(tmp_path / name), story, is_due)
+
+
+def test_a_check_that_waits_for_a_pilot_that_the_budget_does_not_cover_is_given_up(tmp_path):
+    rig = checking(tmp_path, {}, waits_s=1e6)
+    rig.limits = Limits(max_trials=2, parallel_trials=1, budget_node_hours=1.0)
+    rig.launcher.runs_steps = True
+    rig.launcher.reservation_node_s = lambda *_: 1e6 if rig.launcher.launched else 0.0  # its pilot has died
+    search = rig.run()
+    assert search.fabric_check.attempt.reason is FailureReason.CANCELLED_BY_SEARCH
+    assert search.end_reason is EndReason.BUDGET
+    assert launched(rig) == ["t0000.a1"]

@@ -11,11 +11,11 @@ from dashboards.cost_text import describe_search_cost
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.kit import metrics
-from trials.analysis.node_time import node_time
+from trials.analysis.node_time import node_time, search_node_time
 from trials.analysis.ranking import Speedup
 from trials.analysis.search_cost import PayBack, SearchCost
 from trials.analysis.verdict import baseline_key_of, ranking_of, verdict_of
-from trials.ledger.events import EventKind, SearchRecord
+from trials.ledger.events import EventKind, FabricCheck, PilotUsage, SearchRecord
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
@@ -67,15 +67,26 @@ def test_a_failed_attempt_measures_nothing_whatever_its_outcome_says(reason):
 @pytest.mark.parametrize(
     ("others", "name", "hours", "share"),
     [
-        ({"idle_pilots": [0.375, 0.125]}, "idle_node_hours", 0.5, 0.05),
-        ({"idle_pilots": [-0.25]}, "idle_node_hours", 0.0, 0.2),  # attempts paid more than their pilot held
+        ({"idle_node_hours": 0.5}, "idle_node_hours", 0.5, 0.05),
         ({"fabric_check_node_hours": 0.5}, "fabric_check_node_hours", 0.5, 0.05),
     ],
 )
 def test_pilots_that_idle_and_the_fabric_check_are_part_of_the_whole(others, name, hours, share):
-    found = node_time([trial(attempt())], others.pop("idle_pilots", ()), **others)
+    found = node_time([trial(attempt())], **others)
     assert (getattr(found, name), found.unmeasured_node_hours) == (hours, 0.0)
     assert found.measured_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("held", "idle"), [(2.0, 0.75), (1.0, 0.0)])
+def test_idle_is_what_pilots_held_beyond_their_steps_and_never_below_zero(held, idle):
+    """The check and the first trial are steps; the second trial has a job of its own."""
+    step, job = replace(attempt(), is_step=True), replace(attempt(), trial="t0002")
+    check = FabricCheck(replace(attempt(), is_step=True, node_hours=0.75))
+    pilots = {"p0001": PilotUsage(4, 3600.0, 1e9, held), "p0002": PilotUsage(4, 3600.0, 1e9)}
+    trials = (trial(step), replace(trial(job), trial="t0002"))
+    found = search_node_time(SearchRecord("s", {}, "c0de", 1e9, trials=trials, pilots=pilots, fabric_check=check))
+    assert found.idle_node_hours == idle
+    assert found.node_hours == 0.5 + 0.5 + 0.75 + idle
 
 
 def test_what_is_unknown_is_absent_and_no_share_known_before_a_charge():
@@ -166,5 +177,6 @@ def test_a_search_says_what_its_jobs_were_billed():
     partly.measure(partly.start(Layout(micro_batch_size=4, grad_accum_steps=1)), 900.0)
     assert cost_of(partly.record).billed_hours is None
     found = search(billed_hours=8.0)
+    found.event(EventKind.PILOT_SUBMITTED, pilot="p0001", num_nodes=2, reserved_s=900.0)
     found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
     assert found.record.billed_hours == 19.0

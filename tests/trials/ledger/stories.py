@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -57,7 +58,8 @@ class Story:
         return self.add(EventKind.TRIAL_PROPOSED, trial=trial, **values)
 
     def submit(self, trial: str = "t0001", attempt: str = "a1", **changes) -> Event:
-        values = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 60.5, "reserved_s": 90.0, "exclude": ["n7"]}
+        values = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 60.5, "reserved_s": 90.0}
+        values |= {"is_step": False, "exclude": ["n7"]}
         return self.add(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **values | changes)
 
     def launch(self, trial: str = "t0001", attempt: str = "a1", job_id: str | None = "4711") -> Event:
@@ -101,6 +103,9 @@ class Story:
     def best(self, trial: str | None) -> Event:
         return self.add(EventKind.BEST_CHANGED, trial=trial)
 
+    def submit_pilot(self, pilot: str = "p0001", num_nodes: int = 2, reserved_s: float = 900.0) -> Event:
+        return self.add(EventKind.PILOT_SUBMITTED, pilot=pilot, num_nodes=num_nodes, reserved_s=reserved_s)
+
     def end_pilot(self, pilot: str, node_hours: float) -> Event:
         return self.add(
             EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours, billed_hours=16 * node_hours
@@ -109,6 +114,7 @@ class Story:
     def submit_check(self) -> Event:
         name = "a1" if self.search.fabric_check is None else "a2"
         values = {"nonce": "0" * 32, "num_nodes": 2, "time_limit_s": 60.5, "reserved_s": 90.0}
+        values["is_step"] = False
         return self.add(EventKind.FABRIC_CHECK, state="submitted", attempt=name, **values)
 
     def end_check(self, reason: FailureReason | None = None, links: dict | None = None) -> Event:
@@ -187,6 +193,9 @@ _JSON = (
 )
 
 
+_SECONDS = st.floats(0.0, 1e6)
+
+
 def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
     """The events that may legally follow."""
     number = len(story.search.trials) + 1
@@ -197,8 +206,9 @@ def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
         # Not in the order of their names: the ledger has to keep the order they were proposed in.
         lambda: story.propose(f"t{9999 - number:04d}", layout, draw(st.none() | st.just({"step_time_s": 0.1}))),
         lambda: story.best(draw(st.sampled_from([None, *(t.trial for t in story.search.trials if t.measured)]))),
-        lambda: story.end_pilot(f"p{1 + len(story.search.pilots):04d}", draw(st.floats(-1e3, 1e3))),
+        lambda: story.submit_pilot(f"p{1 + len(story.search.pilots):04d}", draw(st.integers(1, 9)), draw(_SECONDS)),
     ]
+    nexts += [partial(story.end_pilot, name, draw(_SECONDS)) for name in story.search.open_pilots]
     check = story.search.fabric_check
     if check is not None and check.is_in_flight:
         links = draw(st.none() | st.just({"domains": [], "fabric": None}))

@@ -68,6 +68,7 @@ JOB = {"job_id": "815", "node_share": 1.0, "node_hours": 1.0, "billed_hours": No
 )
 def test_a_value_of_another_type_is_refused(story, kind, data):
     story.submit()
+    story.submit_pilot()
     event = Event(story.search.last_seq + 1, 1, NOON, kind, data)
     with pytest.raises((ValueError, TypeError)):
         apply_event(story.search, story.search.search_id, Event.from_json(event.to_json()))
@@ -103,6 +104,29 @@ def test_the_fold_tells_how_the_search_went_with_a_start_at_the_beginning(story)
 def test_what_an_attempt_in_flight_may_cost_is_reserved(story):
     story.submit()
     assert story.search.node_hours_reserved == pytest.approx(90 / 3600)
+
+
+def test_a_step_reserves_and_is_charged_nothing_and_its_pilot_all(story):
+    story.submit_pilot("p0001", num_nodes=4, reserved_s=1800.0)
+    story.submit(is_step=True)
+    assert (story.search.node_hours_reserved, story.search.node_hours_used) == (2.0, 0.0)
+    story.fail()
+    assert (story.search.node_hours_reserved, story.search.node_hours_used) == (2.0, 0.0)
+    assert story.search.trial("t0001").last_attempt.node_hours == 1 / 3
+    story.end_pilot("p0001", 1.5)
+    assert (story.search.node_hours_reserved, story.search.node_hours_used) == (0.0, 1.5)
+    assert story.search.billed_hours == 24.0
+
+
+def test_a_pilot_is_submitted_and_ends_once(story):
+    with pytest.raises(ValueError, match="no such pilot is open"):
+        story.end_pilot("p0001", 1.0)
+    story.submit_pilot()
+    with pytest.raises(ValueError, match="submitted twice"):
+        story.submit_pilot()
+    story.end_pilot("p0001", 1.0)
+    with pytest.raises(ValueError, match="no such pilot is open"):
+        story.end_pilot("p0001", 1.0)
 
 
 def test_a_requeued_attempt_waits_again_and_what_its_first_run_cost_is_kept(story):

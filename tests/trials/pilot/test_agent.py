@@ -89,16 +89,14 @@ def pilot(tmp_path: Path) -> Iterator[Pilot]:
     made.kill()
 
 
-def test_a_step_is_started_once_told_of_and_paid(pilot):
-    held_since = time.time() - 100
-    place = pilot.ask("t0001.a1", NUMBERED + "echo ran >> ran; sleep 0.5; exit 3", pilot_started_at=held_since)
+def test_a_step_is_started_once_and_told_of(pilot):
+    place = pilot.ask("t0001.a1", NUMBERED + "echo ran >> ran; sleep 0.5; exit 3")
     pilot.start()
     end = pilot.end_of("t0001.a1")
     assert (end.reason, end.exit_code, end.signal, end.step) == (StepEndReason.EXITED, 3, 0, "4")
     assert (place / "ran").read_text() == "ran\n"
     assert pilot.folder.start("t0001.a1").step == "4"
     assert end.ended_at - end.started_at >= 0.5
-    assert 2 * 100 <= end.node_s <= 2 * (time.time() - held_since)
     pilot.folder.drain.touch()
     assert pilot.ends() == 0
     assert pilot.folder.closed.exists()
@@ -156,14 +154,13 @@ def test_steps_that_end_with_the_job_are_told_apart_from_those_that_fail(pilot):
     assert [pilot.folder.end(name).reason for name in ("t0001.a1", "t0002.a1")] == [StepEndReason.INTERRUPTED] * 2
 
 
-def test_a_script_that_cannot_be_started_has_ended_and_pays_what_was_owed_by_then(pilot):
+def test_a_script_that_cannot_be_started_has_ended(pilot):
     pilot.folder.steps.mkdir(parents=True)
-    asked = StepRequest(str(pilot.path / "nowhere"), "job.sh", 1, 60.0, ("n1",), pilot_started_at=time.time() - 150.0)
+    asked = StepRequest(str(pilot.path / "nowhere"), "job.sh", 1, 60.0, ("n1",))
     write(pilot.folder.step_file("t0001.a1", StepFileKind.REQUESTED), asked)
     pilot.start()
     end = pilot.end_of("t0001.a1")
     assert (end.reason, end.exit_code, end.step) == (StepEndReason.EXITED, 127, None)
-    assert end.node_s >= 300.0
 
 
 def test_an_agent_that_is_started_again_serves_nobody(pilot):

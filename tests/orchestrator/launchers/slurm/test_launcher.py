@@ -9,12 +9,12 @@ import pytest
 from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
-from orchestrator.search.node_hours import LAUNCHER_GRACE_S, longest_attempt_s, longest_s
+from orchestrator.search.node_hours import reservation_node_s
 from slurm.job_state import JobState
 from slurm.request import JobOptions, JobRequest, Placement
 from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.launchers.attempts import poll_one
-from tests.rig import POLL_S, RULES, JobsBench, Rig
+from tests.rig import PILOT_NODES, POLL_S, JobsBench, Rig
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.trial import FailureReason
 
@@ -185,14 +185,20 @@ def test_what_a_trial_costs_at_most_is_the_same_before_the_search_and_in_it(tmp_
     monkeypatch.setattr("slurm.client.SlurmClient", lambda: rig.slurm)
     section = LauncherSection.model_validate({"kind": "slurm"})
     rig.open_driver()
-    assert longest_s(section, 150.0) == rig.launcher.longest_s(150.0) == 3 * 60 + 120 + 60 + 45
-    assert longest_attempt_s(RULES, section) == rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
+    assert rig.launcher.longest_s(150.0) == 3 * 60 + 120 + 60 + 45
+    for nodes in (1, 2):
+        assert reservation_node_s(section, 150.0, nodes, 8) == rig.launcher.reservation_node_s(150.0, nodes)
+    assert rig.launcher.reservation_node_s(150.0, 2) == 2 * rig.launcher.longest_s(150.0)
+    rig.kind = "pilot"
+    rig.open_driver()
+    section = LauncherSection.model_validate({"kind": "slurm_pilot"})
+    assert reservation_node_s(section, 150.0, 1, PILOT_NODES) == rig.launcher.reservation_node_s(150.0, 1)
 
 
 def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_its_own_defaults(bench, monkeypatch):
     bench.cluster.controller_down(600.0)
     monkeypatch.setattr("slurm.client.SlurmClient", lambda: bench.slurm)
-    assert longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30
+    assert reservation_node_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0, 2, 8) == 2 * (60 + 60 + 30)
 
 
 # -- neighbours

@@ -18,7 +18,7 @@ from trials.pilot.files import StepEnd, StepEndReason, StepStart
 from trials.trial import FailureReason
 
 NODES = ("n1", "n2")
-END = StepEnd(StepEndReason.EXITED, 1000.0, 1010.0, exit_code=0, signal=0, node_s=50.0, step="3")
+END = StepEnd(StepEndReason.EXITED, 1000.0, 1010.0, exit_code=0, signal=0, step="3")
 START = StepStart(1001.0, "3")
 KILLED = "srun: error: n1: task 0: Killed\n"
 CANCELLED = "slurmstepd-n1: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T02:42:19 ***\n"
@@ -39,12 +39,12 @@ def status(request, log: str = "", **changes) -> LaunchStatus:
     return ended_step_status(request, "7", NODES, replace(END, **changes))
 
 
-def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(request_):
+def test_a_step_that_ended_well_is_known_by_job_and_step_and_its_own_time(request_):
     found = status(request_)
     assert (found.liveness, found.started, found.failed, found.reason) == (Liveness.ENDED, True, False, None)
     assert (found.job_id, found.nodes, found.started_at, found.ended_at) == ("7.3", NODES, 1000.0, 1010.0)
     assert found.is_metered
-    assert found.extra_node_s == 50.0 - 2 * 10.0
+    assert found.extra_node_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_why_it_ended_and_its_words_where_only_the_trial_can_know(request_, log,
     assert reason is not None or log.strip() in str(found.detail)
 
 
-def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(request_):
+def test_a_step_that_never_got_its_nodes_has_not_started(request_):
     found = status(request_, exit_code=1, step=None, reason=StepEndReason.CANCELLED)
-    assert (found.started, found.started_at, found.nodes, found.extra_node_s) == (False, None, (), 50.0)
+    assert (found.started, found.started_at, found.nodes) == (False, None, ())
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,15 @@ def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(r
 def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(request_, pilot, log, reason):
     Path(request_.folder.path, "job.log").write_text(log)
     of_pilot = LaunchStatus(Liveness.ENDED, started=True, reason=pilot, started_at=900.0, ended_at=1020.0, job_id="7")
-    found = lost_step_status(request_, NODES, START, of_pilot, cancelled=False, node_s=100.0)
+    found = lost_step_status(request_, NODES, START, of_pilot, cancelled=False)
     assert (found.reason, found.job_id, found.nodes, found.ended_at) == (reason, "7.3", NODES, 1020.0)
-    assert found.extra_node_s == 100.0 - 2 * (1020.0 - 1001.0)
-    asked_for = lost_step_status(request_, NODES, START, of_pilot, cancelled=True, node_s=100.0)
+    asked_for = lost_step_status(request_, NODES, START, of_pilot, cancelled=True)
     assert asked_for.reason is FailureReason.CANCELLED_BY_SEARCH
 
 
-def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queue(request_):
+def test_what_was_lost_before_its_pilot_was_put_back_is_not_timed_over_the_queue(request_):
     again = LaunchStatus(Liveness.ENDED, started=True, started_at=90_000.0, ended_at=90_002.0, job_id="7", restart=1)
-    assert not lost_step_status(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
+    assert not lost_step_status(request_, NODES, START, again, cancelled=False).is_metered
 
 
 SUSPECT = {"flags": ["suspect_node"]}

@@ -80,7 +80,7 @@ class DisturbedSearch(RuleBasedStateMachine):
 
     @rule(seconds=SECONDS)
     def the_controller_is_down(self, seconds: float) -> None:
-        self.allowed |= {"books_are_uncertain": True} if self.kind == "jobs" else {}
+        self.allowed["books_are_uncertain" if self.kind == "jobs" else "ends_are_unknown"] = True
         self.rig.cluster.controller_down(seconds)
 
     @invariant()
@@ -99,7 +99,8 @@ class DisturbedSearch(RuleBasedStateMachine):
         limit = self.rig.limits.budget_node_hours
         in_doubt = self.allowed.keys() & {"books_are_uncertain", "requeued"}
         if self.driver is not None and limit is not None and not in_doubt:
-            assert self.driver.search.node_hours_used <= limit + 1e-9
+            search = self.driver.search
+            assert search.node_hours_used + search.node_hours_reserved <= limit + 1e-9
 
     def teardown(self) -> None:
         try:
@@ -230,13 +231,21 @@ class SearchInPilots(DisturbedSearch):
         self.allowed["slack_s"] = 1.0
 
         def script(spec: TrialSpec, restart: int) -> Script:
-            if has_dirty_gpu and (spec.trial, spec.attempt) == ("t0001", "a1"):
+            if has_dirty_gpu and spec.attempt == "a1" and spec.trial in ("t0001", "t0003"):
                 return Script(reason=FailureReason.GPU_MEMORY_IN_USE)
             if spec.trial == "t0002":
                 return Script(reason=FailureReason.GPU_OOM)
             return Script(duration_s=200.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
 
         self.rig.script = script
+
+    @rule(appears_after_s=st.sampled_from([None, 0.0, CONFIRM_WINDOW_S / 2]))
+    def a_submission_times_out(self, appears_after_s: float | None) -> None:
+        self.rig.slurm.submissions_time_out(1, appears_after_s)
+
+    @rule(seconds=SECONDS)
+    def the_queue_is_full(self, seconds: float) -> None:
+        self.rig.slurm.submissions_busy(for_s=seconds)
 
     @precondition(lambda self: self.alive() and not self.rig.cluster.is_down)
     @rule()

@@ -1,0 +1,184 @@
+"""The budget as a cap on what pilots hold, whatever happens to the driver, to a pilot and to Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.launchers.slurm_pilot.sizing import IDLE_S
+from orchestrator.search.context import DriverCallbacks
+from orchestrator.search.stopping import Limits
+from tests.fake_slurm.client import FakeSlurm
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.on_slurm.test_crashes import KillPoint
+from tests.rig import Killed, Rig, attempts_of, speed_of, steady
+from trials.ledger.events import EndReason, Event, SearchRecord, SearchState
+from trials.trial import FailureReason, TrialState
+
+BUDGET_NODE_HOURS = 1.5
+CANCELLED = FailureReason.CANCELLED_BY_SEARCH
+FEW = Limits(4, 2, budget_node_hours=BUDGET_NODE_HOURS)
+
+
+@pytest.fixture
+def rig(tmp_path) -> Rig:
+    """A search of four trials within a budget for which there is one pilot, or two short ones."""
+    rig = Rig("pilot", tmp_path, FEW, settings={"min_job_age_s": 86400.0})
+    rig.callbacks = DriverCallbacks(on_event=require_cap)
+    return rig
+
+
+def require_cap(search: SearchRecord, event: Event) -> None:
+    """What was used and what is reserved are never above the budget."""
+    assert search.node_hours_used + search.node_hours_reserved <= BUDGET_NODE_HOURS + 1e-9, event
+
+
+def later(rig: Rig, seconds: float, action: Callable[[str], object]) -> None:
+    """Do this after so many seconds to the job that runs then."""
+
+    def due() -> None:
+        for job in [job for job in rig.own_jobs() if not job.state.is_ended]:
+            action(job.job_id)
+
+    rig.cluster.at(rig.cluster.time + seconds, due)
+
+
+def held_node_hours(rig: Rig) -> float:
+    """Node-hours of all pilots, those that Slurm has forgotten included."""
+    names = (f"{rig.folder.search_id}.{folder.name}" for folder in rig.folder.pilots.iterdir())
+    return sum(map(rig.slurm.used_node_s, names)) / 3600
+
+
+def ended_within_cap(rig: Rig) -> SearchRecord:
+    """End the search: Slurm charged no more than the budget, the search what Slurm charged, nothing stays reserved."""
+    search = rig.run()
+    rig.cluster.advance(IDLE_S + 300.0)
+    assert held_node_hours(rig) <= BUDGET_NODE_HOURS + 1e-9
+    assert search.node_hours_used == pytest.approx(held_node_hours(rig))
+    assert search.node_hours_reserved == 0.0
+    return search
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+def test_of_a_driver_killed_around_sbatch_one_pilot_is_left_that_is_charged_once(rig, monkeypatch, after):
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeSlurm, "submit", KillPoint(1, after).guard(FakeSlurm.submit))
+        with pytest.raises(Killed):
+            rig.run()
+    rig.cluster.advance(100.0)
+    search = ended_within_cap(rig)
+    assert len(rig.own_jobs()) == 1
+    assert search.end_reason is EndReason.MAX_TRIALS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [2.0, 40.0, 100.0])
+def test_a_pilot_that_is_cancelled_is_charged_what_it_held_and_the_next_has_what_that_left(rig, seconds):
+    later(rig, seconds, rig.cluster.cancel)
+    search = ended_within_cap(rig)
+    assert search.end_reason is EndReason.MAX_TRIALS
+    assert len(rig.own_jobs()) == 2
+
+
+@pytest.mark.slow
+def test_a_preempted_pilot_is_charged_what_it_held(rig):
+    later(rig, 60.0, rig.cluster.preempt)
+    assert ended_within_cap(rig).end_reason is EndReason.MAX_TRIALS
+
+
+@pytest.mark.slow
+def test_pilots_that_die_again_and_again_end_with_the_budget(rig):
+    """The budget is used up by what pilots hold, however little they measure."""
+    rig.script = lambda spec, restart: Script(duration_s=500.0, tokens_per_sec=speed_of(spec))
+    for number in range(20):
+        later(rig, 400.0 * (1 + number), rig.cluster.cancel)
+    search = ended_within_cap(rig)
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.BUDGET)
+
+
+@pytest.mark.slow
+def test_a_pilot_that_never_starts_costs_nothing_when_its_search_is_cancelled(rig):
+    for node in ("n1", "n2", "n3"):
+        rig.cluster.drain_node(node)
+    began = rig.cluster.time
+    rig.callbacks = DriverCallbacks(require_cap, cancel_requested=lambda: rig.cluster.time > began + 300.0)
+    search = ended_within_cap(rig)
+    assert (search.node_hours_used, len(rig.own_jobs())) == (0.0, 1)
+    assert {attempt.reason for attempt in attempts_of(search)} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.slow
+def test_a_pilot_whose_agent_never_serves_is_charged_what_it_held(rig):
+    rig.startup_s = None
+    search = ended_within_cap(rig)
+    assert search.state is SearchState.FAILED
+    assert search.node_hours_used > 0.0
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_to_the_end_of_its_budget_and_no_further(rig):
+    rig.limits = Limits(9, 1, budget_node_hours=BUDGET_NODE_HOURS)
+    rig.script = lambda spec, restart: Script(duration_s=550.0, tokens_per_sec=speed_of(spec))
+    search = ended_within_cap(rig)
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.BUDGET)
+    assert search.node_hours_used > BUDGET_NODE_HOURS / 2
+    assert any(trial.state is TrialState.MEASURED for trial in search.trials)
+
+
+@pytest.mark.slow
+def test_what_a_pilot_held_that_was_put_back_into_the_queue_is_charged_and_never_less(rig):
+    """When its first run ended is not known; what a search charges for it is no less than that held."""
+    later(rig, 150.0, rig.cluster.requeue)
+    search = rig.open_driver().run()
+    rig.cluster.advance(IDLE_S + 300.0)
+    assert search.end_reason in (EndReason.MAX_TRIALS, EndReason.BUDGET)
+    first_held = rig.slurm.used_node_s(f"{rig.folder.search_id}.p0001") / 3600
+    assert 0.0 < first_held <= search.pilots["p0001"].node_hours
+    assert held_node_hours(rig) <= search.node_hours_used
+    assert held_node_hours(rig) <= BUDGET_NODE_HOURS
+
+
+@pytest.mark.slow
+def test_of_a_pilot_that_slurm_forgot_no_less_is_charged_than_it_held(rig):
+    rig.cluster.purges_at_once = True
+    rig.cluster.accounting_down(10**6)
+    search = rig.open_driver().run()
+    assert search.state.is_ended
+    assert held_node_hours(rig) <= search.node_hours_used + 1e-9 <= BUDGET_NODE_HOURS + 2e-9
+
+
+@pytest.mark.slow
+def test_a_pilot_with_too_few_good_nodes_returns_what_it_did_not_use_to_the_next_one(rig):
+    """Each trial needs one of its two nodes, all of which one pilot has reserved."""
+    dirty = Script(reason=FailureReason.GPU_MEMORY_IN_USE)
+    rig.limits = Limits(4, 1, budget_node_hours=BUDGET_NODE_HOURS)
+    rig.script = lambda spec, restart: dirty if spec.attempt == "a1" and spec.trial < "t0003" else steady(spec)
+    search = ended_within_cap(rig)
+    assert search.end_reason is EndReason.MAX_TRIALS
+    assert len(search.pilots) == 2
+
+
+@pytest.mark.slow
+def test_a_trial_for_which_a_dead_pilot_leaves_no_room_is_cancelled_and_the_search_ends(rig):
+    """It waits for one of two nodes, and then for a pilot that the budget does not cover any more."""
+    rig.script = lambda spec, restart: Script(duration_s=550.0, tokens_per_sec=speed_of(spec))
+    rig.limits = Limits(9, 3, budget_node_hours=BUDGET_NODE_HOURS)
+    later(rig, 1700.0, rig.cluster.cancel)
+    search = ended_within_cap(rig)
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.BUDGET)
+    assert [trial.reason for trial in search.trials][-3:] == [*[FailureReason.INTERRUPTED] * 2, CANCELLED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_the_next_attempt_has_what_a_short_pilot_returns(rig, fails_first):
+    """A pilot of 16 minutes has no room for a second attempt, and beside it the budget has none for another pilot."""
+    failed = Script(duration_s=550.0, reason=FailureReason.LAUNCH_FAILURE)
+    measured = lambda spec: Script(duration_s=550.0, tokens_per_sec=speed_of(spec))  # noqa: E731
+    rig.script = lambda spec, restart: failed if fails_first and spec.attempt == "a1" else measured(spec)
+    rig.limits, rig.longest_s = Limits(1 if fails_first else 2, 1, budget_node_hours=1.0), 1.0
+    search = ended_within_cap(rig)
+    assert [trial.state for trial in search.trials] == [TrialState.MEASURED] * (1 if fails_first else 2)
+    assert len(search.pilots) == len(attempts_of(search)) == 2
