@@ -38,7 +38,7 @@ MINIMISED = "node_hours_per_billion_tokens"
 
 
 def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
-    search = a_search(objective=MINIMISED)
+    search = a_search(objectives=[MINIMISED])
     search.end()
     words = "1.50x better than the baseline in tokens/s per node (1.44–1.56)"
     assert headline(view_of(search).verdict) == words
@@ -87,7 +87,7 @@ def test_where_the_best_was_chosen_for_its_memory_it_is_recommended_and_the_reas
 def test_several_objectives_have_several_answers_and_each_is_said():
     few = Layout(tensor_parallel=4, data_parallel=1, grad_accum_steps=8)
     many = Layout(num_nodes=2, tensor_parallel=4, data_parallel=2, grad_accum_steps=4)
-    search = SearchUnderTest(spec(baseline=None, objective=["tokens_per_sec", MINIMISED]))
+    search = SearchUnderTest(spec(baseline=None, objectives=["tokens_per_sec", MINIMISED]))
     search.measure(search.start(few), 900.0)
     search.measure(search.start(many), 1500.0)
     view = view_of(search)

@@ -71,7 +71,7 @@ def repeated():
 
 def several_nodes(objectives=("tokens_per_sec", "joules_per_token")):
     """Eleven micro-batches on two nodes, slower the larger, and a layout on one and on four nodes."""
-    search = SearchUnderTest(spec(objective=list(objectives), global_batch_size=2**11))
+    search = SearchUnderTest(spec(objectives=list(objectives), global_batch_size=2**11))
     for power in range(11):
         layout = Layout(num_nodes=2, micro_batch_size=2**power, data_parallel=2, grad_accum_steps=2 ** (10 - power))
         energy = {"joules_per_token": 2.0 + power}
