@@ -56,13 +56,18 @@ def read_journals(specs: Mapping[str, str]) -> dict[str, SearchRecord]:
 
 
 def read_outdated(connection: Connection, journals: Mapping[str, SearchRecord]) -> OutdatedLedger:
-    """Read all searches: from these journals, else from their rows, as far as these have columns of ours."""
+    """Read all searches: from these journals, else from their rows, as far as these have columns of ours. A journal
+    that has grown since is read again."""
     tables = inspect(connection)
     known = {name: {column["name"] for column in tables.get_columns(name)} for name in METADATA.tables}
     by_journal, by_rows, unread = [], [], []
-    for search_id in specs_of(connection):
-        if search_id in journals:
-            by_journal.append(journals[search_id])
+    events = _num_events(connection, known)
+    for search_id, spec in specs_of(connection).items():
+        record = journals.get(search_id)
+        if record is not None and record.last_seq < events.get(search_id, 0):
+            record = _by_journal(search_id, spec)
+        if record is not None:
+            by_journal.append(record)
         elif (record := _by_rows(connection, search_id, known)) is not None:
             by_rows.append(record)
         else:
@@ -72,6 +77,13 @@ def read_outdated(connection: Connection, journals: Mapping[str, SearchRecord]) 
     commands = [dict(row) for row in connection.execute(pending.where(COMMAND.c.settled_at.is_(None))).mappings()]
     kept = tuple(command for command in commands if command["search_id"] in found)
     return OutdatedLedger(tuple(by_journal), tuple(by_rows), tuple(unread), kept)
+
+
+def _num_events(connection: Connection, known: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Numbers of events in the rows of searches by id; empty where the rows do not tell them."""
+    if "last_seq" not in known[SEARCH.name]:
+        return {}
+    return dict(connection.execute(select(SEARCH.c.search_id, SEARCH.c.last_seq)).tuples().all())
 
 
 def carry_over(connection: Connection, ledger: OutdatedLedger) -> None:

@@ -29,7 +29,7 @@ from trials.ledger.database import (
     put_aside_damaged,
     retry_while_busy,
 )
-from trials.ledger.events import Event
+from trials.ledger.events import Event, SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import SCHEMA
@@ -141,6 +141,29 @@ def test_others_use_a_ledger_of_another_schema_while_its_journals_are_read(path,
     LedgerWriter(url).close()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT search_id, at FROM command").fetchall() == [("kept-aaaaaa", "1970")]
+
+
+def test_events_recorded_while_a_journal_of_another_schema_is_read_are_kept(path, url, tmp_path, monkeypatch):
+    story, folder = Story("kept-aaaaaa"), tmp_path / "kept-aaaaaa"
+    story.create(folder=str(folder))
+    folder.mkdir()
+    journal = written(folder / "journal.jsonl", story.events)
+    driver = LedgerWriter(url)  # of the version that made it
+    driver.catch_up(story.search, story.events)
+    altered(path, f"UPDATE {VERSION_TABLE} SET version_num = '2'")
+    read = Journal.read
+
+    def read_before_the_last(read_journal: Journal) -> list[Event]:
+        events = read(read_journal)
+        if len(story.events) == 1:
+            journal.append(story.set_state(SearchState.RUNNING))
+            driver.catch_up(story.search, story.events)
+        return events
+
+    monkeypatch.setattr(Journal, "read", read_before_the_last)
+    LedgerWriter(url).close()
+    driver.close()
+    assert LedgerReader(url).search("kept-aaaaaa").state is SearchState.RUNNING
 
 
 def test_trials_known_by_rows_of_another_schema_are_in_the_order_of_their_numbers(path, url, tmp_path):
