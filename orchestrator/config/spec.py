@@ -46,7 +46,7 @@ class SearchSpec(JsonObject):
     position of each key in it, for later errors; a spec loaded from JSON has neither.
     """
 
-    SCHEMA = "parlay.search/1"
+    SCHEMA = "parlay.search_spec/1"
 
     name: str
     model: ModelShape

@@ -43,7 +43,10 @@ class Objective(LowerStrEnum):
 
 def objectives_of_record(spec: Mapping[str, Any]) -> tuple[Objective, ...]:
     """The objectives of a search's record, whose first decides. ValueError for others."""
-    return tuple(map(Objective, spec.get("objectives") or [Objective.TOKENS_PER_SEC]))
+    given = spec.get("objectives", [Objective.TOKENS_PER_SEC])
+    if not isinstance(given, (list, tuple)) or not given:
+        raise ValueError(f"objectives are {given!r:.80}, not a list of objectives")
+    return tuple(map(Objective, given))
 
 
 @dataclass(frozen=True)

@@ -229,9 +229,9 @@ def test_a_search_written_down_is_read_back_the_same(tmp_path: Path, text: str):
     assert [*candidates_of(SearchSpec.from_json(written)).layouts] == [*candidates_of(spec).layouts]
 
 
-@pytest.mark.parametrize("schema", ["parlay.search/2", None])
+@pytest.mark.parametrize("schema", ["parlay.search_spec/2", "parlay.search/1", None])
 def test_a_newer_or_other_search_json_is_refused(tmp_path: Path, schema: str | None):
-    with pytest.raises(InputError, match=r"this Parlay reads parlay\.search/1"):
+    with pytest.raises(InputError, match=r"this Parlay reads parlay\.search_spec/1"):
         SearchSpec.from_json(loaded(tmp_path).to_json() | {"schema": schema})
     with pytest.raises(InputError):
         SearchSpec.from_json(json.loads("[]"))

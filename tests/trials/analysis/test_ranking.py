@@ -28,6 +28,7 @@ from trials.analysis.ranking import (
     Objective,
     Ranking,
     Speedup,
+    objectives_of_record,
     rank,
     speedup_over,
     upper_bound_of,
@@ -415,3 +416,9 @@ def test_where_no_layout_may_be_the_best_that_is_said():
     assert describe_no_best(rank([], SPEED, 8)) is None
     full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, headroom)
     assert describe_no_best(full) == no_room_detail(full)
+
+
+@pytest.mark.parametrize("given", [5, [], "tokens_per_sec", ["loss"]])
+def test_objectives_of_a_record_that_are_no_list_of_objectives_are_refused(given):
+    with pytest.raises(ValueError, match=r"[Oo]bjective"):
+        objectives_of_record({"objectives": given})
