@@ -12,7 +12,7 @@ from slurm.request import Container, JobOptions, JobRequest, Launch, Runtime
 from slurm.shell_quoting import joined
 
 ADDRESS_VARIABLE = "PARLAY_ADDRESS"
-"""Variable read in trials/ranks/address.py, which has the same constant: slurm/ does not import trials/."""
+"""Variable read in trials/ranks/rendezvous.py, which has the same constant: slurm/ does not import trials/."""
 
 _OWN_FOLDER = "parlay-$SLURM_JOB_ID.$SLURM_STEP_ID"
 """Folder of one step, so that a pilot's trials do not share caches."""

@@ -117,6 +117,7 @@ OWN_READERS = {
     "search_spaces/plain_file.py": "the opener",
     "search_spaces/schema/presets.py": "files that are installed with Parlay",
     "dashboards/report/html.py": "files that are installed with Parlay",
+    "slurm/sandbox/config_files.py": "files that are installed with Parlay",
     "orchestrator/cli/detached.py": "no file: /dev/null",
     "slurm/site_profile.py": "imports nothing of ours; looks what it is before it reads",
     "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",

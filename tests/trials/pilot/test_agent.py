@@ -77,7 +77,7 @@ from pathlib import Path
 from trials.pilot import agent
 
 agent._SETTLE_S = 60.0
-agent.serve(Path(sys.argv[1]))
+agent.run_agent(Path(sys.argv[1]))
 """
 """An agent that keeps a step that failed back for longer than a test takes to go on."""
 
