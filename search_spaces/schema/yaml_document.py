@@ -115,6 +115,7 @@ _SCALARS = {
     **{sign + word: float(sign + "inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
 }
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_KEY_WITHOUT_COLON = re.compile(r"([A-Za-z_][\w-]{0,80})(?:\s(?!.*:(?:\s|$))(.+))?")
 _YAML = "a file is YAML"
 _KEYS = "a file holds keys and values"
 _PLAIN = "a file is plain UTF-8"
@@ -176,11 +177,24 @@ class _Builder:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         if error.context_mark and "expected ':'" in (error.problem or ""):  # the mark of the problem is a line late
             line = error.context_mark.line + 1
-            word = text.split("\n")[line - 1].strip()
-            _refuse(f"`{word}` needs a colon", SourceLocation(self.file, line), rule=_KEYS, fix=f"write `{word}:`")
+            self._refuse_missing_colon(text, line)
         why = " ".join(part for part in (error.context, error.problem) if part)
         fix = _quotes_for(text, line) or "check its brackets, colons and indentation"
         _refuse(f"not YAML: {why}", SourceLocation(self.file, line), rule=_YAML, fix=fix)
+
+    def _refuse_missing_colon(self, text: str, line: int) -> None:
+        """Raise for a line that begins with a key; it repeats nothing but the key, and nothing that may be a secret."""
+        *above, content = map(_without_comment, text.split("\n")[:line])
+        if not (found := _KEY_WITHOUT_COLON.fullmatch(content)):
+            return
+        word, value = found[1], (found[2] or "").strip()
+        location = SourceLocation(self.file, line)
+        if looks_secret(content, None) or looks_secret(value, word):
+            raise InputError(secret_problem(**location._asdict()))
+        before = next(filter(None, reversed(above)), "").rstrip("|>+-0123456789 ")
+        if not looks_secret(f"{before} {content}", None):  # a value may begin on the line after its key
+            fix = f"write `{word}: ...`, the value after the colon" if value else f"write `{word}:`"
+            _refuse(f"`{word}` needs a colon", location, rule=_KEYS, fix=fix)
 
     def _only_document(self, events: Iterator[Any]) -> Any:
         starts = (event for event in events if isinstance(event, yaml.DocumentStartEvent))
@@ -251,6 +265,10 @@ class _Builder:
 
     def _location(self, event: Any) -> SourceLocation:
         return SourceLocation(self.file, event.start_mark.line + 1)
+
+
+def _without_comment(line: str) -> str:
+    return f" {line}".replace("\t", " ").partition(" #")[0].strip()
 
 
 def _quotes_for(text: str, line: int | None) -> str | None:

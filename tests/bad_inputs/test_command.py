@@ -121,7 +121,14 @@ def test_whatever_the_command_refuses_the_service_refuses_in_the_same_words(serv
 
 @pytest.mark.bad_input(27, 46)
 @pytest.mark.security("secrets", "service")
-@pytest.mark.parametrize("line", ["ledger: {url: 'postgresql://me:hunter2@db/l'}", "x: {password: hunter2}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ledger: {url: 'postgresql://me:hunter2@db/l'}",
+        "x: {password: hunter2}",
+        "env:\n  A: 1\n  HF_TOKEN hunter2\n  B: 1",
+    ],
+)
 def test_a_secret_in_a_body_is_refused_and_neither_answered_nor_logged(service: Served, line: str):
     error = refused(service, f"{SEARCH}{line}\n")
     assert error["code"] == "secret"

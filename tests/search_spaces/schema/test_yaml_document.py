@@ -133,12 +133,15 @@ def test_a_monstrous_number_is_read_without_harm(number: str):
         "arguments: [--lr, 1, --db-password, hunter2]",
         "note: AKIAIOSFODNN7EXAMPLE",
         "note: '-----BEGIN RSA PRIVATE KEY----- hunter2'",
+        "WANDB_API_KEY hunter2",
+        "HF_TOKEN hf_hunter2hunter2hunter2",
+        "hf_hunter2hunter2hunter2",
     ],
 )
 def test_what_looks_like_a_secret_is_refused_and_not_repeated(line: str):
-    problem = the_problem(f"a: 1\n{line}\n")
+    problem = the_problem(f"a: 1\n{line}\nb: 2\n")
     assert (problem.code, problem.line) == ("secret", 2)
-    secret = line.split(":", 1)[1].strip()
+    secret = line.split(":", 1)[-1].strip()
     assert secret not in str(problem)
     assert "hunter2" not in str(problem)
 
@@ -164,10 +167,31 @@ def test_text_that_begins_as_text_cannot_is_to_be_quoted(value: str):
     assert "quotes" not in the_problem("a: b: c\n").fix
 
 
-@pytest.mark.parametrize("value", ["\n  c: [1, 2]\nd: 2", "\nc: 1"])
+@pytest.mark.parametrize("value", ["\n  c: [1, 2]\nd: 2", "\nc: 1", " # hunter2\nc: 1"])
 def test_a_key_without_its_colon_is_told_with_its_own_line(value: str):
     problem = the_problem(f"a: 1\nspace{value}\n")
     assert (problem.line, problem.message, problem.fix) == (2, "`space` needs a colon", "write `space:`")
+
+
+@pytest.mark.parametrize("value", ["5", "5  # of them", "http://5"])
+def test_a_key_and_its_value_without_the_colon_between_them_are_told_without_the_value(value: str):
+    problem = the_problem(f"a:\n  c: 1\n  max_trials {value}\n  b: 2\n")
+    found = (problem.line, problem.message, problem.fix)
+    assert found == (3, "`max_trials` needs a colon", "write `max_trials: ...`, the value after the colon")
+
+
+@pytest.mark.bad_input(27)
+@pytest.mark.parametrize("key", ["password:", "password:  # ours", "password: |", "- --db-password", "password:\n"])
+def test_a_line_that_may_be_the_value_of_a_secret_is_not_repeated(key: str):
+    problem = the_problem(f"{key}\nhunter2\nb: 2\n")
+    assert "hunter2" not in str(problem.to_json())
+
+
+def test_a_key_longer_than_yaml_allows_is_not_told_to_lack_its_colon():
+    for line in ("x" * 1100 + ": 1", "x " * 600 + ": 1"):
+        problem = the_problem(f"a: 1\n{line}\nb: 2\n")
+        assert (problem.line, problem.fix) == (2, "check its brackets, colons and indentation")
+        assert "xxx" not in problem.message
 
 
 def test_set_replaces_adds_and_reads_its_value_as_yaml_and_the_rest_keeps_its_line():
