@@ -118,17 +118,19 @@ def _node_line(node: NodePattern) -> str:
 
 
 def _group_lines(layout: Layout, gpus_per_node: int, nodes_per_domain: int) -> Iterator[str]:
-    for name, mesh, dim in _meshes(layout):
-        groups = mesh.groups(dim)
+    meshes = list(_meshes(layout))
+    width = max(9, *(len(name) for name, _, _ in meshes))
+    for name, mesh, dim in meshes:
+        groups, name = mesh.groups(dim), name.ljust(width)
         if len(groups[0]) == 1:
-            yield f"{name:<9} every rank alone"
+            yield f"{name} every rank alone"
             continue
         nodes, domains = (_most_blocks(groups, gpus_per_node * count) for count in (1, nodes_per_domain))
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
         if nodes > 1 and nodes_per_domain > 1:
             where += f" of {'one link domain' if domains == 1 else f'{domains} link domains'}"
         members = " | ".join(_shorten(groups, _MAX_GROUPS, _members))
-        yield f"{name:<9} {plural(len(groups), 'group')} of {len(groups[0])}, {where}: {members}"
+        yield f"{name} {plural(len(groups), 'group')} of {len(groups[0])}, {where}: {members}"
 
 
 def _meshes(layout: Layout) -> Iterator[tuple[str, RankMesh, str]]:
@@ -139,6 +141,8 @@ def _meshes(layout: Layout) -> Iterator[tuple[str, RankMesh, str]]:
     if layout.expert_parallel > 1:
         yield "expert", expert_mesh(layout, layout.rank_order), "ep"
     yield "data", layout.mesh, "dp"
+    if layout.expert_parallel > 1:
+        yield "copies of experts", expert_mesh(layout, layout.rank_order), "dp"
     yield "pipeline", layout.mesh, "pp"
 
 

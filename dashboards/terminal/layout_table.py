@@ -60,9 +60,10 @@ def results_table(view: SearchView, most: int | None = None) -> MarkedTable:
     Of more than `most` rows (None: any number) the first are shown, with the best layout and the baseline.
     """
     rows = list(view.rows)
-    shown = rows if most is None else rows[:most]
-    missing = [row for row in rows[len(shown) :] if row is view.best or view.is_baseline(row)]
-    shown = [*shown[: len(shown) - len(missing)], *missing]
+    pinned = [place for place, row in enumerate(rows) if row is view.best or view.is_baseline(row)]
+    others = [place for place in range(len(rows)) if place not in pinned]
+    room = len(rows) if most is None else max(0, most - len(pinned))
+    shown = [rows[place] for place in sorted([*pinned, *others[:room]])]
     return MarkedTable(shown, view, num_more=len(rows) - len(shown))
 
 

@@ -160,6 +160,22 @@ def test_of_many_layouts_the_first_are_shown_and_the_baseline_and_how_many_are_l
     assert rows[-1].startswith("t0001 =b")
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_the_best_and_the_baseline_are_shown_in_their_order_at_whatever_place_they_are(most):
+    """The faster layouts leave too little memory: the best is third."""
+    spec = {"name": "tiny", "global_batch_size": 16, "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
+    asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 10.0}}
+    search = SearchUnderTest(spec | asked | {"baseline": BASELINE.to_json()})
+    search.measure(search.start(BASELINE), 50_000.0, peak_memory_gib=6.0)
+    for size, gib in ((2, 9.0), (4, 9.0), (8, 6.0)):
+        layout = Layout(micro_batch_size=size, grad_accum_steps=16 // size)
+        search.measure(search.start(layout), 100_000.0 - 1000 * size, peak_memory_gib=gib)
+    table = results_table(view_of(search), most)
+    trials = [row.split()[0] for row in shown(table)[1:]]
+    assert trials == [*["t0002", "t0003"][: max(0, most - 2)], "t0004", "t0001"]
+    assert table.num_more == 4 - len(trials)
+
+
 def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_not_the_best():
     spec = {"name": "tiny", "global_batch_size": 16, "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
     asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 10.0}}
