@@ -62,7 +62,7 @@
     try {
       const answer = await fetch(`${here}/report`);
       if (!answer.ok) throw new Error(answer.statusText);
-      replaceContent(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      replaceContent(new DOMParser().parseFromString(await answer.text(), "text/html"), Number(answer.headers.get("age")));
       shown = seq;
     } catch {
       setTimeout(renew, RETRY_MS);
@@ -80,7 +80,8 @@
     clearTimeout(silence);
   });
 
-  const replaceContent = (fresh) => {
+  // `age` are the seconds since the fresh content was true.
+  const replaceContent = (fresh, age) => {
     const view = saveView();
     const parts = ["nav", "main", "footer"].map((name) => [document.querySelector(name), document.adoptNode(fresh.querySelector(name))]);
     const main = parts[1][1];
@@ -98,6 +99,8 @@
     for (const [before, after] of parts) before.replaceWith(after);
     document.getElementById("figures").textContent = fresh.getElementById("figures").textContent;
     document.title = fresh.title;
+    for (const time of main.querySelectorAll("time[data-passed]")) time.began = Date.now() - 1000 * (Number(time.dataset.passed) + age);
+    showTimes();
     report.show();
     restoreView(view);
   };
@@ -147,14 +150,15 @@
     return () => [...document.querySelectorAll("thead button")].find((button) => button.textContent === element.textContent);
   };
 
-  // Times of trials in flight go on between two reports.
-  setInterval(() => {
-    for (const time of document.querySelectorAll("time[data-since]")) {
-      const seconds = Math.max(0, Math.floor(Date.now() / 1000 - time.dataset.since)), two = (part) => String(part).padStart(2, "0");
+  // Times of trials in flight go on between two reports, by this browser's clock alone.
+  const showTimes = () => {
+    for (const time of document.querySelectorAll("time[data-passed]")) {
+      const seconds = Math.max(0, Math.floor((Date.now() - time.began) / 1000)), two = (part) => String(part).padStart(2, "0");
       const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
       time.textContent = `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
     }
-  }, 1000);
+  };
+  setInterval(showTimes, 1000);
 
   follow();
 })();

@@ -21,10 +21,8 @@ from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import headline, sentence
 from dashboards.terminal.progress import (
     describe_time,
-    flight_place,
-    flight_state,
+    flight_parts,
     format_clock,
-    in_flight_since,
     limit_usages,
 )
 from dashboards.text import printable, with_full_stop
@@ -131,7 +129,8 @@ def _first_screen(view: SearchView) -> dict[str, Any]:
         "sure": sentences.describe_confidence(view),
         "state_words": [*_state_words(view), *(words for words in failures if words not in explained)],
         "meters": limit_usages(search, view.at),
-        "flights": _flights(view),
+        "flights": list(_flights(view)),
+        "clock": format_clock,
         "more_flights": len(search.in_flight) - _MAX_IN_FLIGHT,
         "cost": sentences.describe_cost(view),
         "spent_on": sentences.describe_spending(view),
@@ -215,22 +214,14 @@ def _leaf_counts(best: RankedLayout) -> list[int]:
 
 @dataclass(frozen=True)
 class _Flight:
-    """Attempt in flight as a page says it; `passed` are the seconds in its state, which go on in a live page."""
+    """Attempt in flight as a page says it: words, and durations in seconds, which go on in a live page."""
 
     attempt: Attempt
-    state: str
-    since: float | None
-    passed: str
-    place: str
+    parts: tuple[str | float, ...]
 
 
-def _flights(view: SearchView) -> list[_Flight]:
+def _flights(view: SearchView) -> Iterator[_Flight]:
     """The oldest attempts in flight."""
-    is_simulated = view.search.replayed_table is not None
-    found = []
     for attempt in view.search.in_flight[:_MAX_IN_FLIGHT]:
-        since = None if is_simulated else in_flight_since(attempt)
-        passed = "" if since is None else format_clock(view.at - since)
-        state, place = printable(flight_state(attempt)), printable(flight_place(attempt))
-        found.append(_Flight(attempt, state, since, passed, place))
-    return found
+        parts = flight_parts(attempt, view.at, view.search.replayed_table is not None)
+        yield _Flight(attempt, tuple(printable(part) if isinstance(part, str) else part for part in parts))

@@ -74,25 +74,26 @@ def describe_time_remaining(search: SearchRecord, now: float) -> str | None:
 
 def describe_in_flight(attempt: Attempt, now: float, is_simulated: bool = False) -> str:
     """Attempt in flight in one line: state, duration, nodes."""
-    since = None if is_simulated else in_flight_since(attempt)
-    passed = "" if since is None else f" for {format_clock(now - since)}"
-    text = f"{attempt.trial}.{attempt.attempt} {flight_state(attempt)}{passed}{flight_place(attempt)}"
+    parts = flight_parts(attempt, now, is_simulated)
+    words = "".join(part if isinstance(part, str) else format_clock(part) for part in parts)
+    return f"{attempt.trial}.{attempt.attempt} {words}"
+
+
+def flight_parts(attempt: Attempt, now: float, is_simulated: bool = False) -> Iterator[str | float]:
+    """State of an attempt in flight and what it waits for, its place, and since when both are so: words, and durations
+    in seconds. A simulated clock has none."""
+    yield f"{attempt.state}" + ("" if attempt.waits_for is None else f" ({attempt.waits_for})")
+    since = attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
+    if since is not None and not is_simulated:
+        yield " for "
+        yield max(0.0, now - since)
+    yield _flight_place(attempt)
     if attempt.unknown_since is not None and not is_simulated:
-        text += f", unreachable for {format_clock(now - attempt.unknown_since)}"
-    return text
+        yield ", unreachable for "
+        yield max(0.0, now - attempt.unknown_since)
 
 
-def in_flight_since(attempt: Attempt) -> float | None:
-    """Time since which an attempt is in its state, UTC seconds since the epoch."""
-    return attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
-
-
-def flight_state(attempt: Attempt) -> str:
-    """State, and what it waits for."""
-    return f"{attempt.state}" + ("" if attempt.waits_for is None else f" ({attempt.waits_for})")
-
-
-def flight_place(attempt: Attempt) -> str:
+def _flight_place(attempt: Attempt) -> str:
     """Nodes, or else the job."""
     if attempt.nodes:
         return " on " + _join_nodes(attempt.nodes)

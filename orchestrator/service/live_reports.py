@@ -37,11 +37,15 @@ _MAX_CACHED = 16
 
 @dataclass(frozen=True)
 class Rendering:
-    """The report after event `seq`, with the recipe after one more; with `is_ended` no other follows."""
+    """The report after event `seq`, with the recipe after one more; with `is_ended` no other follows.
+
+    `began_at` is on the report's clock.
+    """
 
     seq: int
     is_ended: bool
     page: Page
+    began_at: float
 
 
 class LiveReport:
@@ -72,6 +76,10 @@ class LiveReport:
         finally:
             self._lock.release()
 
+    def age_s(self, rendering: Rendering) -> float:
+        """Seconds since the moment that this rendering shows."""
+        return self._clock() - rendering.began_at
+
     def _refreshed(self) -> Rendering:
         self._follower.read_new()
         search = self._follower.search
@@ -82,7 +90,7 @@ class LiveReport:
         newest, began_at = self._newest, self._clock()
         seq = search.last_seq + has_recipe  # the recipe follows the last event
         if newest is None or (newest.seq != seq and began_at >= self._due_at):
-            newest = Rendering(seq, _is_complete(search, has_recipe), self._render(search))
+            newest = Rendering(seq, _is_complete(search, has_recipe), self._render(search), began_at)
             self._newest, now = newest, self._clock()
             self._due_at = now + max(MIN_PAUSE_S, (now - began_at) / MAX_CPU_SHARE)
         return newest

@@ -146,7 +146,9 @@ class _Pages:
 
     @_with_error_page
     def report(self, request: Request) -> Response:
-        return _html(self._report(request)[1].newest().page)
+        report = self._report(request)[1]
+        newest = report.newest()
+        return _html(newest.page, more={"age": f"{report.age_s(newest):.0f}"})
 
     @_with_error_page
     def events(self, request: Request) -> Response:

@@ -50,7 +50,7 @@ def test_the_live_report_says_which_trial_runs_since_when_and_what_is_left_and_l
     (attempt,) = search.record.in_flight
     view = SearchView.of(search.record, attempt.started_at + 72)
     live, file = report_without_scripts(view).text, report_page(view)
-    since = f'running for <time data-since="{attempt.started_at}">1:12</time> on node1 node2.'
+    since = 'running for <time data-passed="72.0">1:12</time> on node1 node2.'
     link = f'<a href="/searches/tiny-abcdef/logs/{name}">{name}'
     assert f"{link}.a1</a> {since}" in live
     assert live.count("/logs/") == 1 + len(search.record.trials), "the trial in flight, and each run in the table"
@@ -60,6 +60,17 @@ def test_the_live_report_says_which_trial_runs_since_when_and_what_is_left_and_l
     assert "Layouts: 4 of up to 20" in live
     search.end()
     assert "elapsed" not in report_without_scripts(SearchView.of(search.record, search.now)).text
+
+
+def test_an_attempt_out_of_reach_says_on_the_page_since_when():
+    search = SearchUnderTest()
+    name = search.start(BASELINE)
+    trial = search.record.trial(name)
+    (attempt,) = trial.attempts
+    lost = replace(trial, attempts=(replace(attempt, unknown_since=attempt.started_at + 60),))
+    record = replace(search.record, trials=(lost,))
+    text = report_page(SearchView.of(record, attempt.started_at + 260))
+    assert ' on node1 node2, unreachable for <time data-passed="200.0">3:20</time>.' in text
 
 
 def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():

@@ -28,6 +28,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 LINE = "document.getElementById('line').dataset.state"
 TOP = "document.getElementById('trials').getBoundingClientRect().top"
 DRAWN = "document.querySelector('#figure-progress .plot svg.main-svg') !== null"
+TIME = "document.querySelector('time[data-passed]').textContent"
+IN_FLIGHT_S = f"{TIME}.split(':').reduce((seconds, part) => 60 * seconds + Number(part), 0)"
+A_DAY_AHEAD = "{ const now = Date.now; Date.now = () => now() + 86400000; }"
 
 
 def count(state: str) -> str:
@@ -65,11 +68,14 @@ def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_
     with serving(tmp_path, "--port", str(port), "--executor", "process") as (_, about):
         search = submitted(tmp_path, own_home, about)
         come_in(tab, own_home)
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=A_DAY_AHEAD)
         link = f"document.querySelector('a[href=\"/searches/{search.search_id}\"]')"
         tab.until(f"{link} !== null")
         tab.ask(f"{link}.click()")  # at once: the list is read anew from time to time
         # The baseline's trial has ended and the next one waits for this test: nothing changes until it goes on.
         tab.until(f"{LINE} === 'live' && {count('measured')} === 1 && {count('running')} === 1 && {DRAWN}")
+        tab.until(f"{IN_FLIGHT_S} > {tab.ask(IN_FLIGHT_S)}")
+        assert tab.ask(IN_FLIGHT_S) < 3600, "the browser's clock is a day ahead"
         go_to_the_table(tab)
     tab.until(f"{LINE} === 'lost'")
     assert tab.ask(count("measured")) == 1

@@ -99,7 +99,7 @@ def test_one_rendering_serves_all_until_something_changes_and_a_long_one_has_a_l
     rig.grow()
     assert [rig.report.newest().page.text for _ in range(5)] == ["after 1"] * 5
     rig.now += 1000
-    rig.report.newest()
+    assert rig.report.age_s(rig.report.newest()) == 1000, "times of trials in flight go on from there"
     assert rig.rendered == [1]
     rig.render_s = 2.0
     rig.grow()
