@@ -116,9 +116,8 @@ def short_state(row: TrialOrLayout, view: SearchView) -> str:
     """The same in at most 11 characters; of a layout with several runs their number, and that of all trials."""
     if isinstance(row, Trial):
         return format_trial_end_short(row)
-    num_trials = len(view.runs_of(row))
-    runs = f"{len(row.runs)}" if len(row.runs) == num_trials else f"{len(row.runs)} of {num_trials}"
-    return _unfit_word(row, view) or (f"{runs} runs" if num_trials > 1 else str(row.first.state))
+    several = len(view.runs_of(row)) > 1
+    return _unfit_word(row, view) or (f"{_runs_text(row, view)} runs" if several else str(row.first.state))
 
 
 def _unfit_word(row: TrialOrLayout, view: SearchView) -> str | None:
@@ -128,6 +127,13 @@ def _unfit_word(row: TrialOrLayout, view: SearchView) -> str | None:
 def _runs(row: TrialOrLayout, view: SearchView) -> Sequence[Trial]:
     """The trial itself, or all trials of the layout."""
     return view.runs_of(row) if isinstance(row, RankedLayout) else [row]
+
+
+def _runs_text(row: TrialOrLayout, view: SearchView) -> str:
+    """Number of runs: of a layout those measured, and of how many trials where others failed."""
+    num_trials = len(_runs(row, view))
+    num_measured = len(row.runs) if isinstance(row, RankedLayout) else num_trials
+    return f"{num_measured}" if num_measured == num_trials else f"{num_measured} of {num_trials}"
 
 
 def _queue_s(row: TrialOrLayout, view: SearchView) -> float | None:
@@ -162,7 +168,7 @@ COLUMNS = (
     Column("predicted s", _predicted_s, _three_digits(_predicted_s)),
     Column("GiB", _GIB, _three_digits(_GIB), 3),
     Column(STATE, _state_value, state_text, 0, is_number=False),
-    Column("runs", lambda row, view: len(_runs(row, view)), lambda row, view: str(len(_runs(row, view)))),
+    Column("runs", lambda row, view: len(_runs(row, view)), _runs_text),
     Column("queue", _queue_s, lambda row, view: duration(_queue_s(row, view))),
     Column("node-hours", _node_hours, lambda row, view: f"{_node_hours(row, view):.3g}", 5),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dashboards.mlflow.description import search_description
 from search_spaces.layouts.layout import Layout
+from tests.dashboards.compared import repeated_search
 from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import SearchUnderTest
 from trials.files.folders import SearchFolder
@@ -45,6 +46,13 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
     ]
     assert [row[0] for row in rows[1:]] == [f"tp{number} pp1 dp1 mb1" for number in range(11, 2, -1)]
     assert (rows[0][0], rows[0][2], rows[0][-1]) == ("[tp12 pp1 dp1 mb1](#/experiments/1/runs/2)", "1,149", "2&ensp; |")
+
+
+def test_a_repeat_that_failed_is_no_measured_run():
+    search = repeated_search()
+    search.end()
+    rows = [line for line in note(search.record).splitlines() if line.startswith("| tp")]
+    assert {row.split("&ensp; | ")[1]: row.split("&ensp; | ")[-1] for row in rows}["baseline"] == "1 of 2&ensp; |"
 
 
 def test_what_others_wrote_is_no_markdown_and_no_html():
