@@ -103,7 +103,7 @@ def plan(
 def _require_absent(options: Mapping[str, object], why: str, fix: str) -> None:
     """Raise InputError for the first of these options that was given."""
     for name, value in options.items():
-        if value:
+        if value not in (None, False, []):
             raise InputError.of("usage", why, key=name, value=value, fix=fix)
 
 

@@ -52,7 +52,7 @@ def _load_inputs(
     """Return the trials, and their search's id or their table by the answer's keys."""
     described = None if cluster is None else _load_cluster(cluster)
     if given is not None and given.endswith(".csv"):
-        rows = read_table(Path(given))
+        rows = read_table(Path(given), "--from")
         return input_from_table(rows, problems, described), {"table": given}
     if problems:
         fix = "leave it out, or name a measured table: TABLE.csv"

@@ -7,7 +7,7 @@ import errno
 import io
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_erro
 
 OUTCOMES = ("ok", "oom", "failed")
 MAX_BYTES = 256 * 2**20
-_UNREADABLE = "check the path, relative to the folder of the file that names it, and its permissions"
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,23 @@ class Observation:
         return 60.0 if self.step_time_s is None else 60.0 + 15.0 * self.step_time_s
 
 
-def read_table(path: Path) -> tuple[Observation, ...]:
-    """The rows of the table in this file; InputError where it cannot be read, or with every invalid column or row."""
+def read_table(path: Path, option: str | None = None) -> tuple[Observation, ...]:
+    """The rows of the table in this file; InputError where it cannot be read, or with every invalid column or row.
+
+    `option` is the one of the command line that names it; None where a file does, in which the mistake then is.
+    """
     try:
         raw = read_named(path, MAX_BYTES)
     except OSError as error:
-        # Without a file of its own: the mistake is in the file that names the table.
-        message = f"{path} cannot be read: {error.strerror or error}"
-        fix = "remove rows of other models and machines" if error.errno == errno.EFBIG else _UNREADABLE
-        raise InputError.of("file", message, value=str(path), rule="a table exists and is readable", fix=fix) from error
+        why, rule = f"cannot be read: {error.strerror or error}", "a table exists and is readable"
+        base = "folder of the file that names it" if option is None else "working directory"
+        fix = f"check the path, relative to the {base}, and its permissions"
+        if error.errno == errno.EFBIG:
+            fix = "remove rows of other models and machines"
+        problem = Problem("file", why, rule, fix, key=option, value=str(path), file=str(path))
+        if option is None:
+            problem = replace(problem, message=f"{path} {why}", file=None)
+        raise InputError(problem) from error
     try:
         return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets write a byte order mark
     except UnicodeDecodeError as error:

@@ -27,7 +27,9 @@ def test_a_search_is_forecast_at_twice_four_and_eight_times_its_nodes(tmp_path, 
     [
         ((), "SEARCH.YAML"),
         (("search.yaml", "--nodes", "2"), "--nodes"),
+        (("search.yaml", "--nodes", ""), "--nodes"),
         (("search.yaml", "--from", "past"), "--from"),
+        (("--from", "past", "--sampler", ""), "--sampler"),
         (("--from", "past", "--set", "work_dir=here"), "--set"),
         (("--from", "past", "--rejected"), "--rejected"),
         (("--nodes", "2", "--scaling", "up"), "--scaling"),
@@ -43,3 +45,10 @@ def test_a_search_is_forecast_at_twice_four_and_eight_times_its_nodes(tmp_path, 
 def test_a_plan_is_of_a_file_or_from_trials(parlay, words, key):
     code, answer, _ = parlay("plan", *words)
     assert (code, answer["error"]["key"]) == (2, key)
+
+
+def test_a_table_that_is_missing_is_told_by_the_option_that_names_it(parlay):
+    code, answer, _ = parlay("plan", "--from", "nope.csv")
+    error = answer["error"]
+    assert (code, error["key"], error["file"]) == (2, "--from", "nope.csv")
+    assert error["fix"] == "check the path, relative to the working directory, and its permissions"
