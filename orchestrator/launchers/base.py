@@ -162,6 +162,11 @@ class Launcher(ABC):
         without a start."""
         return {}
 
+    def cancel_waiting_pilot(self, name: str) -> bool:
+        """Cancel this pilot if it still waits for its nodes, so that its reservation returns; False where it has them
+        or has ended. Raises OSError where its folder cannot be read."""
+        return False
+
     def release(self, gives_up: bool = True) -> bool:
         """End all pilots, since no attempt needs them; return False while their ends have to be waited for. While the
         cluster does not tell them, a minute is waited, or for ever unless it `gives_up`.

@@ -17,7 +17,7 @@ from orchestrator.search.event_store import EventStore
 from orchestrator.search.fabric_check import DueLaunch, FabricChecker, FabricProgram
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
-from orchestrator.search.pilot_charges import may_return_budget, release_pilots
+from orchestrator.search.pilot_charges import cancel_pilots_over_budget, may_return_budget, release_pilots
 from orchestrator.search.propose import TrialProposer
 from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import (
@@ -200,8 +200,8 @@ class Driver:
             self._context.log_once.warning(f"unreachable, retrying: {', '.join(sorted(unreached))}")
 
     def _cancel_over_budget(self) -> None:
-        """Cancel waiting attempts that the budget no longer covers: a job that Slurm requeued costs more than its
-        reservation, and a pilot that ended early may leave too little for the next one."""
+        """Cancel waiting attempts and pilots that the budget no longer covers: a job that Slurm requeued costs more
+        than its reservation, and a pilot that ended early may leave too little for the next one."""
         over: list[Attempt] = []
         with suppress(LaunchPostponed):
             over = self._context.attempts_over_budget()
@@ -209,6 +209,7 @@ class Driver:
             names = ", ".join(f"{a.trial}.{a.attempt}" for a in over)
             self._context.log_once.info(f"budget reached, cancelled while waiting: {names}")
             self._monitor.cancel(over)
+        cancel_pilots_over_budget(self._context)
 
     def _stop_if_broken(self) -> None:
         if self.search.state is not SearchState.RUNNING:

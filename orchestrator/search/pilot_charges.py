@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import billed_hours_of, pilot_node_hours
+from orchestrator.search.stopping import TOLERANCE_NODE_HOURS, node_hours_over_budget
 from trials.attempt_result import LaunchStatus
 from trials.ledger.events import EventKind, PilotUsage
 
@@ -26,6 +27,17 @@ def release_pilots(context: SearchContext, gives_up: bool = True) -> bool:
     for name, pilot in context.search.open_pilots.items():
         _charge(context, name, pilot, None)
     return True
+
+
+def cancel_pilots_over_budget(context: SearchContext) -> None:
+    """Cancel pilots that wait for their nodes, the youngest first, until the rest is within the budget: another one may
+    have held its nodes for longer than was reserved. Raises OSError as `Launcher.cancel_waiting_pilot`."""
+    budget_node_hours = context.limits.budget_node_hours
+    over = 0.0 if budget_node_hours is None else node_hours_over_budget(context.index, budget_node_hours)
+    for name, pilot in reversed(context.search.open_pilots.items()):
+        if over > TOLERANCE_NODE_HOURS and context.launcher.cancel_waiting_pilot(name):
+            context.log_once.info(f"budget reached, cancelled while waiting: pilot {name}")
+            over -= pilot.reserved_node_hours
 
 
 def may_return_budget(context: SearchContext) -> bool:

@@ -15,6 +15,9 @@ from trials.trial import Attempt, TrialState
 IDENTICAL_FAILURES_TO_STOP = NUM_LAST_ENDED
 
 
+TOLERANCE_NODE_HOURS = 1e-9
+"""Excess over the budget that is rounding."""
+
 MIN_TRIALS_FOR_LIMIT = 3
 """Measured trials before durations limit the next one."""
 
@@ -74,12 +77,17 @@ def is_idle(index: SearchIndex, limits: Limits, now: float) -> bool:
     return now - index.last_change_at >= limits.idle_limit_s
 
 
+def node_hours_over_budget(index: SearchIndex, budget_node_hours: float) -> float:
+    """Node-hours by which those used and reserved exceed the budget; below 0 where they do not."""
+    return index.node_hours_used + index.node_hours_reserved - budget_node_hours
+
+
 def attempts_over_budget(index: SearchIndex, budget_node_hours: float) -> list[Attempt]:
     """Attempts still waiting for nodes that have to be cancelled to keep the rest within the budget."""
-    over = index.node_hours_used + index.node_hours_reserved - budget_node_hours
+    over = node_hours_over_budget(index, budget_node_hours)
     cancelled = []
     for attempt in reversed([a for a in index.in_flight if not (a.is_step or a.state is TrialState.RUNNING)]):
-        if over <= 1e-9:
+        if over <= TOLERANCE_NODE_HOURS:
             break
         over -= attempt.reserved_node_hours - attempt.earlier_node_hours
         cancelled.append(attempt)

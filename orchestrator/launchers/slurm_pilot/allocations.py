@@ -322,6 +322,15 @@ class PilotPool:
             pilot.folder.drain.touch()
         return set() if pilot.nodes else self.cancel([pilot])
 
+    def cancel_waiting(self, name: str) -> bool:
+        """Cancel this pilot, as `Launcher.cancel_waiting_pilot`."""
+        pilot = next((pilot for pilot in self.pilots if pilot.folder.name == name), None)
+        if pilot is None or pilot.is_ended or pilot.nodes:
+            return False
+        if not pilot.is_draining:
+            self.drain(pilot)
+        return True
+
     def release(self, gives_up: bool) -> bool:
         """Release all pilots, as `Launcher.release`. A live agent ends within a second; other pilots are cancelled.
 

@@ -270,6 +270,11 @@ class SlurmPilotLauncher(Launcher):
     def ended_pilots(self) -> dict[str, LaunchStatus]:
         return self._pool.ended()
 
+    def cancel_waiting_pilot(self, name: str) -> bool:
+        if self._search is not None:
+            self._open(self._search)
+        return self._pool.cancel_waiting(name)
+
     def release(self, gives_up: bool = True) -> bool:
         if self._search is not None:
             self._open(self._search)

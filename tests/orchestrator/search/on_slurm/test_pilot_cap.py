@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.launchers.slurm_pilot.sizing import IDLE_S
+from orchestrator.search import pilot_charges
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.fake_slurm.client import FakeSlurm
@@ -182,3 +183,20 @@ def test_the_next_attempt_has_what_a_short_pilot_returns(rig, fails_first):
     search = ended_within_cap(rig)
     assert [trial.state for trial in search.trials] == [TrialState.MEASURED] * (1 if fails_first else 2)
     assert len(search.pilots) == len(attempts_of(search)) == 2
+
+
+@pytest.mark.slow
+def test_a_pilot_that_waits_is_cancelled_when_another_one_held_more_than_was_reserved(rig, monkeypatch):
+    """A controller that is down ends no pilot in time, and the next one was reserved before that was known."""
+    rig.callbacks = DriverCallbacks()
+    rig.limits, rig.longest_s = Limits(9, 2, budget_node_hours=2.0), 1.0
+    lasts_s = lambda spec: 300.0 if spec.trial == "t0001" else 550.0  # noqa: E731
+    rig.script = lambda spec, restart: Script(duration_s=lasts_s(spec), tokens_per_sec=speed_of(spec))
+    charges = iter([1.9, 0.0])
+    monkeypatch.setattr(pilot_charges, "pilot_node_hours", lambda *_: next(charges))
+    began, nodes = rig.cluster.time, ("n1", "n2", "n3", "n4")
+    rig.cluster.at(began + 100.0, lambda: [rig.cluster.drain_node(node) for node in nodes])
+    rig.cluster.at(began + 3000.0, lambda: [rig.cluster.resume_node(node) for node in nodes])
+    search = rig.open_driver().run()
+    assert [bool(job.nodes) for job in rig.own_jobs()] == [True, False]
+    assert (search.end_reason, search.node_hours_used) == (EndReason.BUDGET, 1.9)
