@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from orchestrator.launchers.local.rank_groups import program_environment
@@ -40,9 +41,9 @@ class Pilot:
     """State of one pilot.
 
     `status` is its job's; `nodes` and `started_at` are the last known ones. `step_files` are the files of its steps, as
-    last listed. `heartbeat_at` is the time of the agent's last heartbeat (`Slurm.monotonic`), None before the first;
-    `hints` counts how often its folder was ahead of Slurm. `startup_timed_out` is set when its agent did not start in
-    time.
+    last listed. `heartbeat_at` is the time of the agent's last heartbeat (`Slurm.monotonic`), None before the first,
+    and `cancelled_at` that of the last cancellation. `hints` counts how often its folder was ahead of Slurm.
+    `startup_timed_out` is set when its agent did not start in time.
     """
 
     folder: PilotFolder
@@ -56,6 +57,7 @@ class Pilot:
     is_draining: bool = False
     heartbeat_at: float | None = None
     heartbeat: float | None = None
+    cancelled_at: float = -math.inf
     hints: int = 0
     startup_timed_out: bool = False
     plain_starts: PlainStarts | None = None

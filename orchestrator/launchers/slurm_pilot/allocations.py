@@ -141,6 +141,7 @@ class PilotPool:
                 self._read_folder(pilot)
                 self._cancel_unstarted(pilot)
                 self._end_requeued(pilot)
+            self._cancel_again(pilot)
             self._poll_on_hint(pilot)
             if pilot.is_ended:
                 self._record_end(pilot)
@@ -200,6 +201,12 @@ class PilotPool:
         pilot.folder.drain.touch()
         if not self.cancel([pilot]):  # else it is retried at the next refresh
             pilot.is_draining = True
+
+    def _cancel_again(self, pilot: Pilot) -> None:
+        """Cancel a pilot again that was to end while it waited, as Slurm may not have heard, once in an interval."""
+        is_waiting = pilot.is_draining and pilot.job_id is not None and not (pilot.nodes or pilot.is_ended)
+        if is_waiting and self._slurm.monotonic() - pilot.cancelled_at >= self._queries.interval_s:
+            self.cancel([pilot])
 
     def _record_end(self, pilot: Pilot) -> None:
         pilot.status = _with_start(pilot)
@@ -372,6 +379,9 @@ class PilotPool:
 
     def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
         """Cancel their jobs with all steps; return ids of those that may still be alive."""
+        pilots = list(pilots)
+        for pilot in pilots:
+            pilot.cancelled_at = self._slurm.monotonic()
         tracked = [t for pilot in pilots if (t := self._submissions.tracked.get(pilot.key)) is not None]
         for one in tracked:
             one.cancelled = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -161,6 +162,22 @@ def test_a_drained_pilot_whose_cancellation_slurm_did_not_take_is_cancelled_agai
     with pytest.raises(LaunchPostponed, match="waiting for pilot p0001 to end"):
         rig.launch("t0002", time_limit_s=10 * LIMIT_S)
     assert rig.job().state is JobState.CANCELLED
+
+
+def test_a_drained_pilot_whose_cancellation_slurm_did_not_take_is_cancelled_again_at_the_interval_of_queries(rig):
+    for node in ("n1", "n2", "n3"):
+        rig.cluster.drain_node(node)
+    rig.launch()
+    cancelled = []
+    cancel = rig.slurm.cancel
+    rig.slurm.cancel = lambda jobs: (cancelled.append(rig.cluster.time), cancel(jobs))[1]
+    rig.slurm.failing_cancels = 3
+    rig.launch("t0002", time_limit_s=10 * LIMIT_S)
+    assert rig.job().state is JobState.PENDING
+    rig.look(1.0, times=60)
+    assert rig.job().state is JobState.CANCELLED
+    assert len(cancelled) == 4
+    assert min(after - before for before, after in pairwise(cancelled)) >= 5.0
 
 
 def test_what_is_released_is_waited_for_while_slurm_answers_and_a_minute_where_it_does_not(rig):
