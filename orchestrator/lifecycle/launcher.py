@@ -82,6 +82,7 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec) -> list[str]:
 
 
 def _open_pilots(folder: SearchFolder) -> list[PilotFolder]:
-    """Pilots that may hold nodes or wait for them, by the files in their folders."""
+    """Pilots that may hold nodes or wait for them, by the files in their folders. One whose agent has ended may be back
+    in the queue."""
     pilots = [PilotFolder(path) for path in sorted(folder.pilots.glob("p*"))]
-    return [p for p in pilots if p.plan.exists() and not (p.job_end.exists() or p.closed.exists())]
+    return [p for p in pilots if p.plan.exists() and not p.job_end.exists()]

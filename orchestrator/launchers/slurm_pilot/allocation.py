@@ -43,7 +43,8 @@ class Pilot:
     `status` is its job's; `nodes` and `started_at` are the last known ones. `step_files` are the files of its steps, as
     last listed. `heartbeat_at` is the time of the agent's last heartbeat (`Slurm.monotonic`), None before the first,
     and `cancelled_at` that of the last cancellation. `hints` counts how often its folder was ahead of Slurm.
-    `startup_timed_out` is set when its agent did not start in time.
+    `startup_timed_out` is set when its agent did not start in time; `ended_restart` is the requeue after which it was
+    cancelled.
     """
 
     folder: PilotFolder
@@ -58,6 +59,7 @@ class Pilot:
     heartbeat_at: float | None = None
     heartbeat: float | None = None
     cancelled_at: float = -math.inf
+    ended_restart: int = 0
     hints: int = 0
     startup_timed_out: bool = False
     plain_starts: PlainStarts | None = None

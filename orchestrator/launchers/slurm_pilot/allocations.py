@@ -196,11 +196,12 @@ class PilotPool:
     def _end_requeued(self, pilot: Pilot) -> None:
         """Cancel a pilot that was put back into the queue: its steps are gone, and a run of its own may follow for
         which nothing is reserved."""
-        if pilot.status.restart == 0 or pilot.is_draining or pilot.is_ended:
+        if pilot.is_ended or pilot.status.restart <= pilot.ended_restart:
             return
+        pilot.is_draining = True
         pilot.folder.drain.touch()
         if not self.cancel([pilot]):  # else it is retried at the next refresh
-            pilot.is_draining = True
+            pilot.ended_restart = pilot.status.restart
 
     def _cancel_again(self, pilot: Pilot) -> None:
         """Cancel a pilot again that was to end while it waited, as Slurm may not have heard, once in an interval."""
@@ -218,6 +219,10 @@ class PilotPool:
     def is_unresponsive(self, pilot: Pilot) -> bool:
         """True if its agent has not had a heartbeat for long, although its job runs."""
         return pilot.heartbeat_at is None or self._slurm.monotonic() - pilot.heartbeat_at > SILENT_S
+
+    def is_closing(self, pilot: Pilot) -> bool:
+        """True if its job ends by itself, since its agent has; the next run of a requeued one has none."""
+        return pilot.status.restart == 0 and may_exist(pilot.folder.closed)
 
     # -- the next one
 
@@ -356,7 +361,7 @@ class PilotPool:
             if not (pilot.is_draining and pilot.nodes):
                 self.drain(pilot)
         if waited_s >= CLOSE_WAIT_S and not self._was_cancelled:
-            self._was_cancelled = not self.cancel(pilot for pilot in left if not may_exist(pilot.folder.closed))
+            self._was_cancelled = not self.cancel(pilot for pilot in left if not self.is_closing(pilot))
         self._has_given_up = gives_up and waited_s >= _RELEASE_WAIT_S
         return not left or self._has_given_up
 

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile
 from orchestrator.launchers.slurm.job_files import write_job_files
 from orchestrator.launchers.slurm.queries import SlurmQueries
@@ -298,7 +297,7 @@ class SlurmPilotLauncher(Launcher):
         """Drain these pilots and wait for their agents; return ids of jobs that may still be alive."""
         unreached = {job_id for pilot in pilots for job_id in self._pool.drain(pilot)}
         deadline = self._slurm.monotonic() + CLOSE_WAIT_S
-        while left := [p for p in pilots if p.nodes and not (p.is_ended or may_exist(p.folder.closed))]:
+        while left := [p for p in pilots if p.nodes and not (p.is_ended or self._pool.is_closing(p))]:
             if self._slurm.monotonic() >= deadline:
                 unreached |= self._pool.cancel(left)
                 break

@@ -112,5 +112,7 @@ def test_a_pilot_that_an_ended_search_left_is_let_go_of_and_slurm_asked_until_it
     assert "scancel 4711" in capsys.readouterr().err
     assert pilot.drain.exists()
     pilot.closed.write_text("{}")
+    assert run(["cancel", str(search.path)]) == ExitCode.CANCEL_INCOMPLETE, "it may be back in the queue"
+    pilot.job_end.write_text("{}")
     monkeypatch.setattr(launcher, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
     assert run(["cancel", str(search.path), "--json"]) == ExitCode.SUCCESS

@@ -18,7 +18,7 @@ from tests.fake_slurm.cluster import FAKE_SETTINGS
 from tests.fake_slurm.jobs import JobPlan
 from tests.rig import LIMIT_S, PilotBench, finish, nodes_asked
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.pilot.files import StepFileKind
+from trials.pilot.files import StepFileKind, write
 from trials.trial import FailureReason
 
 ENDING_S = FAKE_SETTINGS.ending_s(None)
@@ -235,10 +235,23 @@ def test_a_pilot_of_which_slurm_did_not_say_whether_it_has_it_is_looked_for_befo
     assert all(job.state.is_ended for job in rig.cluster.jobs())
 
 
-def test_a_pilot_that_is_put_back_into_the_queue_is_cancelled_and_its_steps_are_tried_again(rig):
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("by_next_driver", [False, True])
+def test_a_pilot_that_is_put_back_into_the_queue_is_cancelled_and_its_steps_are_tried_again(
+    rig, is_closed, by_next_driver
+):
+    """Its agent says at Slurm's signal that it takes no more steps, if it has the time."""
     first = rig.launch()
-    rig.serve()
+    folder = rig.serve()
+    if is_closed:
+        write(folder.closed, folder.read_plan())
+        rig.look()
+    for node in ("n1", "n2", "n3", "n4"):
+        rig.cluster.drain_node(node)
     rig.cluster.requeue(rig.job().job_id)
+    if by_next_driver:
+        rig.launcher = rig.new_launcher()
+        assert rig.launcher.adopt({first.key: replace(first, job_id=rig.job().job_id)})
     rig.look(10.0, times=5)
     assert rig.job().state is JobState.CANCELLED
     assert rig.status(first).reason is FailureReason.INTERRUPTED
