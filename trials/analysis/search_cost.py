@@ -56,18 +56,20 @@ class PayBack:
 
 @dataclass(frozen=True)
 class SearchCost:
-    """Cost of a search so far."""
+    """Cost of a search so far, without the pilots that it still has, which are charged when they end."""
 
     node_hours: float
     billed_hours: float | None
     """Slurm's billing hours of its ended jobs and its driver's: billing units times hours, with the usage factor of the
-    QOS. Null where Slurm did not tell those of all."""
+    QOS. Null where Slurm did not tell those of all, and while the search has pilots."""
     pay_back: PayBack | None
-    """Null where the best layout is not clearly faster or slower than the baseline, where that is unproven, and of a
-    replayed table."""
+    """Null where the best layout is not clearly faster or slower than the baseline, where that is unproven, of a
+    replayed table, and while the search has pilots."""
 
     @classmethod
     def of(cls, search: SearchRecord, verdict: SearchVerdict) -> SearchCost:
+        if search.open_pilots:
+            return cls(search.node_hours_used, None, None)
         return cls(search.node_hours_used, search.billed_hours, _pay_back(search.node_hours_used, verdict))
 
 

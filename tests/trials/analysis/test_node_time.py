@@ -180,3 +180,20 @@ def test_a_search_says_what_its_jobs_were_billed():
     found.event(EventKind.PILOT_SUBMITTED, pilot="p0001", num_nodes=2, reserved_s=900.0)
     found.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.125, billed_hours=3.0)
     assert found.record.billed_hours == 19.0
+
+
+def in_pilots(record: SearchRecord, *pilots: PilotUsage) -> SearchRecord:
+    """The same search with its attempts as steps of these pilots."""
+    trials = tuple(replace(t, attempts=tuple(replace(a, is_step=True) for a in t.attempts)) for t in record.trials)
+    named = {f"p{number:04d}": pilot for number, pilot in enumerate(pilots, 1)}
+    return replace(record, trials=trials, pilots=named)
+
+
+def test_what_a_search_cost_is_not_told_while_a_pilot_may_still_be_charged():
+    ended, open_one = PilotUsage(4, 3600.0, 1e9, 0.25, 8.0), PilotUsage(4, 3600.0, 1e9)
+    found = cost_of(in_pilots(search(None).record, ended, open_one))
+    assert (found.pay_back, found.billed_hours) == (None, None)
+    assert describe_search_cost(found) is None
+    found = cost_of(in_pilots(search(None).record, ended, replace(open_one, node_hours=0.25, billed_hours=8.0)))
+    assert (found.pay_back and found.pay_back.hours) == pytest.approx(2.0)
+    assert found.billed_hours == 16.0
