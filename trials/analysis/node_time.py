@@ -36,7 +36,7 @@ class NodeTime:
     fabric_check_node_hours: float
     """The fabric check, with its retry."""
     idle_node_hours: float
-    """What ended pilots held beyond the time of the steps on their own nodes."""
+    """What pilots held beyond the time of the steps on their own nodes; 0 until all have ended."""
 
 
 def search_node_time(search: SearchRecord) -> NodeTime:
@@ -45,7 +45,8 @@ def search_node_time(search: SearchRecord) -> NodeTime:
     attempts += [] if search.fabric_check is None else [search.fabric_check.attempt]
     steps = _node_hours(attempt for attempt in attempts if attempt.is_step)
     held = fsum(pilot.node_hours or 0.0 for pilot in search.pilots.values())
-    return node_time(search.trials, max(0.0, held - steps), search.fabric_check_node_hours)
+    idle = 0.0 if search.open_pilots else max(0.0, held - steps)
+    return node_time(search.trials, idle, search.fabric_check_node_hours)
 
 
 def node_time(

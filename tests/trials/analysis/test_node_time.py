@@ -82,11 +82,21 @@ def test_idle_is_what_pilots_held_beyond_their_steps_and_never_below_zero(held, 
     """The check and the first trial are steps; the second trial has a job of its own."""
     step, job = replace(attempt(), is_step=True), replace(attempt(), trial="t0002")
     check = FabricCheck(replace(attempt(), is_step=True, node_hours=0.75))
-    pilots = {"p0001": PilotUsage(4, 3600.0, 1e9, held), "p0002": PilotUsage(4, 3600.0, 1e9)}
+    pilots = {"p0001": PilotUsage(4, 3600.0, 1e9, held), "p0002": PilotUsage(4, 3600.0, 1e9, 0.0)}
     trials = (trial(step), replace(trial(job), trial="t0002"))
-    found = search_node_time(SearchRecord("s", {}, "c0de", 1e9, trials=trials, pilots=pilots, fabric_check=check))
-    assert found.idle_node_hours == idle
-    assert found.node_hours == 0.5 + 0.5 + 0.75 + idle
+    record = SearchRecord("s", {}, "c0de", 1e9, trials=trials, pilots=pilots, fabric_check=check)
+    assert search_node_time(record).idle_node_hours == idle
+    assert search_node_time(record).node_hours == 0.5 + 0.5 + 0.75 + idle
+
+
+def test_idle_is_not_told_while_steps_of_a_pilot_that_is_not_charged_yet_may_hide_it():
+    """Half a node-hour of the first pilot was idle; the second one runs the step."""
+    step = trial(replace(attempt(), is_step=True))
+    first, second = PilotUsage(4, 3600.0, 1e9, 1.0), PilotUsage(4, 3600.0, 1e9)
+    record = SearchRecord("s", {}, "c0de", 1e9, trials=(step,), pilots={"p0001": first, "p0002": second})
+    assert (search_node_time(record).idle_node_hours, search_node_time(record).node_hours) == (0.0, 0.5)
+    record = replace(record, pilots={"p0001": first, "p0002": replace(second, node_hours=0.75)})
+    assert search_node_time(record).idle_node_hours == 1.25
 
 
 def test_what_is_unknown_is_absent_and_no_share_known_before_a_charge():
