@@ -134,6 +134,8 @@ class PilotPool:
         statuses = self._monitor.poll([pilot.key for pilot in alive if pilot.job_id is not None])
         for pilot in alive:
             self._find_job_id(pilot)
+            if pilot.is_draining:
+                self._settle_submission(pilot)
             pilot.status = statuses.get(pilot.key, pilot.status)
             if pilot.status.started and pilot.status.nodes:
                 pilot.nodes, pilot.started_at = pilot.status.nodes, pilot.status.started_at
@@ -229,7 +231,7 @@ class PilotPool:
     def submit(self, request: LaunchRequest) -> Pilot:
         """Return a pilot in which this attempt can run; raises as `Launcher.launch`. Continues one whose submission is
         recorded and not confirmed."""
-        pilot = next((p for p in self.pilots if p.job_id is None and not p.is_ended), None) or self._create(request)
+        pilot = next((p for p in self.pilots if p.job_id is None and p.may_accept), None) or self._create(request)
         plan = pilot.plan
         self._reserve(pilot.folder.name, plan.num_nodes, self._reserved_s(plan.time_limit_s))
         try:

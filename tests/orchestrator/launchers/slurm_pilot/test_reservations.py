@@ -110,6 +110,33 @@ def test_a_recorded_pilot_that_was_not_submitted_is_gone_on_with_by_the_next_dri
     assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0001"]
 
 
+def test_a_recorded_pilot_that_its_driver_let_go_of_is_not_submitted_by_the_next_one(rig):
+    rig.slurm.submissions_busy(for_s=30.0)
+    with pytest.raises(LaunchPostponed):
+        rig.launch()
+    rig.launcher.close()
+    rig.work = replace(rig.work, pilots=("p0001",))
+    rig.cluster.advance(600.0)
+    rig.launcher = rig.new_launcher()
+    request = rig.launch()
+    assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0002"]
+    assert (rig.launcher.ended_pilots()["p0001"].started, rig.status(request).job_id) == (False, rig.job(2).job_id)
+
+
+def test_a_pilot_in_doubt_that_its_driver_let_go_of_is_cancelled_once_it_is_found(rig):
+    rig.slurm.submissions_time_out(1, CONFIRM_WINDOW_S / 2)
+    with pytest.raises(LaunchPostponed):
+        rig.launch()
+    for node in ("n1", "n2", "n3", "n4"):
+        rig.cluster.drain_node(node)
+    rig.launcher.close()
+    rig.work = replace(rig.work, pilots=("p0001",))
+    rig.launcher = rig.new_launcher()
+    rig.launch()
+    rig.look(10.0, times=10)
+    assert [str(job.state) for job in (rig.job(1), rig.job(2))] == ["CANCELLED", "PENDING"]
+
+
 def test_a_name_in_the_record_is_not_used_again_though_its_folder_is_gone(rig):
     rig.work = replace(rig.work, pilots=("p0001",))
     rig.launch()
