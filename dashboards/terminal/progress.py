@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from search_spaces.schema.durations import parse_duration_s
-from trials.analysis.node_time import NodeTime
+from trials.analysis.node_time import NodeTime, held_node_hours
 from trials.analysis.verdict import num_layouts_tried
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ranks.startup import StartupPart
@@ -38,7 +38,8 @@ def _limit_usages(search: SearchRecord, now: float) -> Iterator[LimitUsage]:
         tried = num_layouts_tried(search)
         yield LimitUsage("layouts", tried, most, f"{tried} of up to {most}")
     if (budget := limits.get("budget_node_hours")) is not None:
-        used, reserved = search.node_hours_used, search.node_hours_reserved
+        held = held_node_hours(search, now)
+        used, reserved = search.node_hours_used + held, search.node_hours_reserved - held
         more = f", {reserved:.3g} reserved" if reserved else ""
         yield LimitUsage(NODE_HOURS, used, budget, f"{used:.3f} of {budget:g}{more}")
     if (wall := limits.get("max_wall_time")) is not None and search.replayed_table is None:

@@ -41,12 +41,26 @@ class NodeTime:
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots included."""
-    attempts = [attempt for trial in search.trials for attempt in trial.attempts]
-    attempts += [] if search.fabric_check is None else [search.fabric_check.attempt]
-    steps = _node_hours(attempt for attempt in attempts if attempt.is_step)
+    steps = _node_hours(_steps(search))
     held = fsum(pilot.node_hours or 0.0 for pilot in search.pilots.values())
     idle = 0.0 if search.open_pilots else max(0.0, held - steps)
     return node_time(search.trials, idle, search.fabric_check_node_hours)
+
+
+def held_node_hours(search: SearchRecord, now: float) -> float:
+    """Node-hours that open pilots have held so far, each counted from the first start in it to its reservation; `now`
+    is UTC seconds since the epoch.
+
+    Pilots start in the order of their submission.
+    """
+    charged = {pilot.job_id for pilot in search.pilots.values()}
+    first_starts: dict[str, float] = {}
+    for attempt in _steps(search):
+        job_id = (attempt.job_id or "").partition(".")[0]
+        if attempt.started_at is not None and job_id not in charged:
+            first_starts[job_id] = min(attempt.started_at, first_starts.get(job_id, attempt.started_at))
+    begun = zip(search.open_pilots.values(), sorted(first_starts.values()), strict=False)
+    return fsum(p.num_nodes * min(max(0.0, now - since), p.reserved_s) / _SECONDS_PER_HOUR for p, since in begun)
 
 
 def node_time(
@@ -72,6 +86,13 @@ def node_time(
         fabric_check_node_hours=fabric_check_node_hours,
         idle_node_hours=idle_node_hours,
     )
+
+
+def _steps(search: SearchRecord) -> Iterator[Attempt]:
+    """Attempts in pilots, and the fabric check if it was in one."""
+    check = () if search.fabric_check is None else (search.fabric_check.attempt,)
+    attempts = (*(attempt for trial in search.trials for attempt in trial.attempts), *check)
+    return (attempt for attempt in attempts if attempt.is_step)
 
 
 def _node_hours(attempts: Iterable[Attempt]) -> float:

@@ -155,7 +155,7 @@ class PilotUsage:
     """A pilot's part of the budget: reserved as a whole before its submission, charged once its end is known.
 
     Each of its nodes may be held for `reserved_s` at most. `node_hours` are what it was charged, None until then;
-    `billed_hours` are those of its job with all steps, None where Slurm did not tell.
+    `billed_hours` are those of its job with all steps, None where Slurm did not tell. `job_id` is known with its end.
     """
 
     num_nodes: Count
@@ -163,6 +163,7 @@ class PilotUsage:
     submitted_at: UtcSeconds
     node_hours: float | None = None
     billed_hours: float | None = None
+    job_id: str | None = None
 
     @property
     def reserved_node_hours(self) -> float:

@@ -15,6 +15,7 @@ from dashboards.terminal.progress import (
 )
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import START, SearchUnderTest
+from trials.ledger.events import PilotUsage
 
 LIMITS = {"max_trials": 10, "budget_node_hours": 4.0, "max_wall_time": "7200s"}
 
@@ -38,6 +39,25 @@ def test_every_limit_has_its_usage_and_what_has_no_limit_has_none():
     assert usages["node-hours"].text == f"{record.node_hours_used:.3f} of 4, 0.167 reserved"
     assert (usages["time"].used, usages["time"].limit, usages["time"].text) == (1800, 7200, "30:00 of 2:00:00")
     assert limit_usages(searched(1, spec={"search": {}}).record, START) == []
+
+
+def test_what_open_pilots_have_held_so_far_is_used_and_no_more_than_was_reserved():
+    """The first pilot was charged, the second has begun its first step, and the third waits."""
+    search = searched(2, 1)
+    trials = [
+        replace(trial, attempts=tuple(replace(a, is_step=True, job_id=f"{job}.0") for a in trial.attempts))
+        for trial, job in zip(search.record.trials, (4711, 4712, 4712), strict=True)
+    ]
+    charged = PilotUsage(2, 1800.0, START, node_hours=0.25, job_id="4711")
+    pilots = {"p0001": charged, "p0002": PilotUsage(2, 1800.0, START), "p0003": PilotUsage(2, 1800.0, START)}
+    record = replace(search.record, trials=tuple(trials), pilots=pilots)
+    began = trials[1].attempts[0].started_at
+
+    def text(seconds: float) -> str:
+        return next(usage.text for usage in limit_usages(record, began + seconds) if usage.name == "node-hours")
+
+    assert text(900.0) == "0.750 of 4, 1.5 reserved"
+    assert text(86_400.0) == "1.250 of 4, 1 reserved"
 
 
 def test_the_time_of_an_ended_search_stands_still_and_repeats_are_no_layouts():
