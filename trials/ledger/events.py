@@ -90,7 +90,7 @@ class EventKind(LowerStrEnum):
     """The intent to submit a pilot, whose nodes may be held for `reserved_s` at most."""
     PILOT_ENDED = "pilot_ended"
     """`node_hours` are what it is charged, and `billed_hours` what its job was billed, with its steps; `job_id` null:
-    it was never submitted."""
+    it was never submitted, or its end is unknown."""
     FABRIC_CHECK = "fabric_check"
     """State of the check's job. Submitted it has the attempt's intent, later other fields of the attempt, and at its
     end all of `FabricCheck`."""
