@@ -81,6 +81,7 @@ class ToBest(AnswerPart):
 
     trials: int
     node_hours: float
+    """Of the attempts until then; in pilots on their own nodes, without what pilots held beyond that."""
     seconds: float
 
 
