@@ -2,9 +2,9 @@
 
     python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3] [--beside CHECKOUT] [--json]
 
-`columns` makes a table of layouts, `estimate` their numbers: step time and its breakdown, memory, and the fit
-probability. Each part's fastest run counts, since other load only adds time. With `--beside`, a checkout of another
-commit, both take turns on this machine, and each part is said in percent of the other's time.
+`columns` makes a table of layouts, `estimate` their step time, memory and fit probability; that of another checkout
+may break the step down, too. Each part's fastest run counts, since other load only adds time. With `--beside`, a
+checkout of another commit, both take turns, and each part is said in percent of the other's time.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class OutdatedLedger:
 
 def specs_of(connection: Connection) -> dict[str, str]:
     """Specs of all searches by id, as text."""
-    return dict(connection.execute(select(SEARCH.c.search_id, cast(SEARCH.c.spec, String))).tuples().all())
+    return dict(connection.execute(select(SEARCH.c.search_id, cast(SEARCH.c.spec, String))).all())
 
 
 def read_journals(specs: Mapping[str, str]) -> dict[str, SearchRecord]:
@@ -83,7 +83,7 @@ def _num_events(connection: Connection, known: Mapping[str, Collection[str]]) ->
     """Numbers of events in the rows of searches by id; empty where the rows do not tell them."""
     if "last_seq" not in known[SEARCH.name]:
         return {}
-    return dict(connection.execute(select(SEARCH.c.search_id, SEARCH.c.last_seq)).tuples().all())
+    return dict(connection.execute(select(SEARCH.c.search_id, SEARCH.c.last_seq)).all())
 
 
 def carry_over(connection: Connection, ledger: OutdatedLedger) -> None:
