@@ -9,11 +9,11 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 MOST_SERVERS = 2
-"""Kinds of servers at the same time: a search has an engine or two."""
+"""Kinds of servers of an owner: a search has an engine or two."""
 MOST_DEATHS = 2
 """Deaths of a kind's servers, as by the kernel for memory, after which its ranks start plain."""
 CAN_FORK, CANNOT_FORK = "can fork", "cannot fork: "
@@ -28,13 +28,8 @@ class _Kind:
     folder: Path
     log: int = -1
     process: subprocess.Popen[bytes] | None = None
-    most_serving: int = 0
     deaths: int = 0
     is_refused: bool = False
-    users: set[str] = field(default_factory=set)
-
-    def count_serving(self) -> int:
-        return len(list(self.folder.glob("*.socket")))
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str] | None) -> None:
         self.log = os.open(self.folder / LOG, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -63,74 +58,54 @@ class _Kind:
             socket.unlink(missing_ok=True)
         lines = os.pread(self.log, _MOST_BYTES, max(0, os.fstat(self.log).st_size - _MOST_BYTES))
         os.close(self.log)
-        self.process, self.most_serving = None, 0
+        self.process = None
         return lines.decode(errors="replace").splitlines()
 
 
 class ForkServers:
-    """Fork servers of one owner, each kind started in the background when it is first wanted. Used by one thread.
+    """Fork servers of one owner, the first kinds that are wanted, each started in the background. Used by one thread.
 
     A server serves while its socket is in its kind's folder. Until then, and wherever it does not, stubs become plain
-    ranks: nobody waits for it, and methods raise nothing. A stub removes the socket of a server that is dead or hangs;
-    once none of its ranks run, the kind is started again. `on_refused` is told once per kind why its ranks start plain.
+    ranks: nobody waits for it, and methods raise nothing. A stub removes the socket of a server that is dead or hangs.
+    Servers that have ended are started again. `on_refused` is told once per kind why its ranks start plain.
     """
 
     def __init__(self, on_refused: Callable[[str], None]):
         self._on_refused = on_refused
         self._kinds: dict[str, _Kind] = {}
 
-    def serve(self, folder: str, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> bool:
+    def serve(self, folder: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> bool:
         """Start the servers of the kind of this folder unless they run; False where ranks start plain.
 
-        `argv` runs in the folder, which is this user's alone. Until `release`, the servers are kept for `name`.
+        `argv` runs in the folder, which is this user's alone.
         """
-        self.check()
-        found = self._kinds.setdefault(folder, _Kind(Path(folder)))
-        if found.is_refused or (found.process is None and not self._has_room()):
+        kind = self._kinds.setdefault(folder, _Kind(Path(folder)))
+        if kind.process is not None and kind.process.poll() is not None:
+            self._note_end(kind)
+        running = sum(one.process is not None for one in self._kinds.values())
+        if kind.is_refused or (kind.process is None and running == MOST_SERVERS):
             return False
-        if found.process is None:
+        if kind.process is None:
             try:
-                found.start(argv, environment)
+                kind.start(argv, environment)
             except OSError as error:
-                self._refuse(found, str(error))
-                return False
-        found.users.add(name)
-        return True
-
-    def release(self, name: str) -> None:
-        """Note that the ranks of this name have ended."""
-        for kind in self._kinds.values():
-            kind.users.discard(name)
-
-    def check(self) -> None:
-        """Note servers that have ended or hang, or cannot be forked."""
-        for kind in self._kinds.values():
-            serving = kind.count_serving()
-            kind.most_serving = max(kind.most_serving, serving)
-            if kind.process is None or kind.users or (kind.process.poll() is None and serving == kind.most_serving):
-                continue
-            never_served = kind.most_serving == 0
-            lines = kind.end()
-            reasons = [line.removeprefix(CANNOT_FORK) for line in lines if line.startswith(CANNOT_FORK)]
-            if reasons or never_served:
-                self._refuse(kind, next(reversed(reasons or lines), "the fork servers did not start"))
-            else:
-                kind.deaths += 1
-                if kind.deaths == MOST_DEATHS:
-                    self._refuse(kind, f"fork servers have ended {MOST_DEATHS} times: see {kind.folder / LOG}")
+                self._refuse(kind, str(error))
+        return not kind.is_refused
 
     def close(self) -> None:
         """End all servers."""
         for kind in self._kinds.values():
             kind.end()
 
-    def _has_room(self) -> bool:
-        """End an idle kind where there are as many as may be; False where none is idle."""
-        running = [kind for kind in self._kinds.values() if kind.process is not None]
-        idle = [kind for kind in running if not kind.users]
-        if len(running) == MOST_SERVERS and idle:
-            idle[0].end()
-        return len(running) < MOST_SERVERS or bool(idle)
+    def _note_end(self, kind: _Kind) -> None:
+        """Refuse the kind where its servers said why they end, or have ended too often."""
+        lines = kind.end()
+        kind.deaths += 1
+        if reasons := [line.removeprefix(CANNOT_FORK) for line in lines if line.startswith(CANNOT_FORK)]:
+            self._refuse(kind, reasons[-1])
+        elif kind.deaths == MOST_DEATHS:
+            last = f": {lines[-1]}" if lines else ""
+            self._refuse(kind, f"fork servers have ended {MOST_DEATHS} times{last}: see {kind.folder / LOG}")
 
     def _refuse(self, kind: _Kind, reason: str) -> None:
         kind.is_refused = True

@@ -100,20 +100,19 @@ class Agent:
         try:
             request = self._folder.request(name, StepFileKind.CLAIMED)
             self._known_steps.add(name)
-            servers = self._fork_servers(name, request)
+            servers = self._fork_servers(request)
             self._steps[name] = Step(request, self._folder.steps / f"{name}.number", servers)
         except (OSError, ValueError) as error:
             self._known_steps.add(name)
-            self._servers.release(name)
             self._ends[name] = StepEnd(StepEndReason.EXITED, began_at, time.time(), COULD_NOT_START, 0)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
 
-    def _fork_servers(self, name: str, request: StepRequest) -> Path | None:
+    def _fork_servers(self, request: StepRequest) -> Path | None:
         """Folder of the servers that may fork the step's ranks; they are a step of their own on all nodes."""
         if request.fork_servers is None:
             return None
         folder = self._folder.fork_servers(request.fork_servers).absolute()
-        serves = self._servers.serve(str(folder), name, ["bash", FORK_SERVER_SCRIPT])
+        serves = self._servers.serve(str(folder), ["bash", FORK_SERVER_SCRIPT])
         return folder if serves else None
 
     def _note_plain_starts(self, reason: str) -> None:
@@ -123,7 +122,6 @@ class Agent:
 
     def _end(self, name: str) -> None:
         step = self._steps.pop(name)
-        self._servers.release(name)
         self._ends[name] = step.end()
         self._idle_since = time.monotonic()
 

@@ -31,11 +31,11 @@ class NodeForkServers:
         self._node_environment = os.environ if node_environment is None else node_environment
         self._folder: Path | None = None
         self._on_refused: Callable[[str], None] | None = on_refused
-        self.servers = ForkServers(on_refused)
+        self._servers = ForkServers(on_refused)
 
-    def stub_for(self, name: str, plan: GroupPlan) -> tuple[str, ...]:
+    def stub_for(self, plan: GroupPlan) -> tuple[str, ...]:
         """The command before each rank's own, by which a server of all that this plan's ranks share may fork them;
-        empty where they start plain. Until `servers.release`, the server of `name` is kept."""
+        empty where they start plain."""
         preload = plan.environment.get(PRELOAD_VARIABLE)
         if not preload:
             return ()
@@ -47,7 +47,7 @@ class NodeForkServers:
                 self._on_refused = None
             return ()
         argv = tied_to_us((plan.argv[0], "-m", "trials.fork_server", preload, folder))
-        if not self.servers.serve(folder, name, argv, rank_environment(self._node_environment, plan)):
+        if not self._servers.serve(folder, argv, rank_environment(self._node_environment, plan)):
             return ()
         stub = Path(plan.environment["PYTHONPATH"], "trials", "fork_server", "stub.py")
         return sys.executable, "-I", "-S", str(stub), folder
@@ -65,7 +65,7 @@ class NodeForkServers:
 
     def close(self) -> None:
         """End all servers."""
-        self.servers.close()
+        self._servers.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

@@ -70,7 +70,7 @@ class LocalLauncher(Launcher):
         write_ranks(request, job_id, ())
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
         [plan] = node_plans(request, devices, self._grace_periods)
-        plan = replace(plan, stub=self._fork_servers.stub_for(key, plan))
+        plan = replace(plan, stub=self._fork_servers.stub_for(plan))
         on_start = partial(self._note_start, request, job_id)
         group = RankGroup(plan, on_start, on_end=self._changed.set, node_environment=self._environment)
         self._attempts[key] = _LocalAttempt(request.folder, group, slot)
@@ -78,7 +78,6 @@ class LocalLauncher(Launcher):
         return job_id
 
     def _free_slot(self) -> int | None:
-        self._look_after_servers()
         taken = [attempt.slot for attempt in self._attempts.values() if attempt.group.report is None]
         return next((slot for slot in range(len(self._slots)) if slot not in taken), None)
 
@@ -94,14 +93,7 @@ class LocalLauncher(Launcher):
         return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
-        self._look_after_servers()
         return {key: self._status(key) for key in keys}
-
-    def _look_after_servers(self) -> None:
-        for key, attempt in self._attempts.items():
-            if attempt.group.report is not None:
-                self._fork_servers.servers.release(key)
-        self._fork_servers.servers.check()
 
     def _status(self, key: str) -> LaunchStatus:
         if key in self._orphans:

@@ -52,13 +52,9 @@ class ForkServerHost:
     def __init__(self) -> None:
         self._servers = NodeForkServers(lambda reason: None)  # the ranks' logs have the reason
 
-    def stub_for(self, name: str, plan: Mapping[str, Any]) -> tuple[str, ...]:
+    def stub_for(self, plan: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the stub for the ranks of a plan, given by its fields; empty for a plain start."""
-        return self._servers.stub_for(name, GroupPlan(**{**plan, "grace_periods": GracePeriods()}))
-
-    def release(self, name: str) -> None:
-        """Note that the ranks of this plan have ended."""
-        self._servers.servers.release(name)
+        return self._servers.stub_for(GroupPlan(**{**plan, "grace_periods": GracePeriods()}))
 
     def close(self) -> None:
         """End the servers."""
@@ -93,14 +89,9 @@ class NodeJob:
 
 @dataclass
 class RayJob:
-    """Supervisors of one attempt in a placement group with one bundle per node; `nodes` in rank order.
+    """Supervisors of one attempt in a placement group with one bundle per node; `nodes` in rank order."""
 
-    `hosts` are the actors whose fork servers may fork its ranks.
-    """
-
-    name: str
     placement_group: Any
-    hosts: tuple[Any, ...] = ()
     nodes: list[NodeJob] = field(default_factory=list)
 
     @property

@@ -206,10 +206,10 @@ class RayRuntime:
         group = self._ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name)
         may_fork = any(PRELOAD_VARIABLE in plan.environment for plan in plans)
         hosts = self._hosts_of_fork_servers() if may_fork else {}
-        job = RayJob(name, group, tuple(hosts.values()))
+        job = RayJob(group)
         for index, (plan, bundle) in enumerate(zip(plans, bundles, strict=True)):
             options = _actor_options(self._ray, name, group, index, bundle)
-            actor = self._actor_class.options(**options).remote(plan, name, hosts)
+            actor = self._actor_class.options(**options).remote(plan, hosts)
             job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.report.remote()))
         return job
 
@@ -280,11 +280,9 @@ class RayRuntime:
             self._ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
 
     def release(self, job: RayJob) -> None:
-        """Remove the supervisors, give the nodes back, and no longer keep fork servers for their ranks."""
+        """Remove the supervisors and give the nodes back."""
         for node in job.nodes:
             self._ray.kill(node.actor)
-        for host in job.hosts:
-            host.release.remote(job.name)
         self._ray.util.remove_placement_group(job.placement_group)
 
     def end_named(self, num_nodes: Mapping[str, int], timeout_s: float) -> bool:
@@ -324,16 +322,16 @@ class RayRuntime:
 class _Supervisor(NodeSupervisor):
     """Supervisor whose ranks the fork servers of its node may fork; `hosts` are their owners by node id."""
 
-    def __init__(self, plan: GroupPlan, name: str, hosts: Mapping[str, Any]):
-        super().__init__(replace(plan, stub=_stub(plan, name, hosts)))
+    def __init__(self, plan: GroupPlan, hosts: Mapping[str, Any]):
+        super().__init__(replace(plan, stub=_stub(plan, hosts)))
 
 
-def _stub(plan: GroupPlan, name: str, hosts: Mapping[str, Any]) -> tuple[str, ...]:
+def _stub(plan: GroupPlan, hosts: Mapping[str, Any]) -> tuple[str, ...]:
     host = hosts.get(_import_ray().get_runtime_context().get_node_id()) if hosts else None
     if host is None:
         return ()
     try:
-        return tuple(_import_ray().get(host.stub_for.remote(name, asdict(plan)), timeout=_HOST_TIMEOUT_S))
+        return tuple(_import_ray().get(host.stub_for.remote(asdict(plan)), timeout=_HOST_TIMEOUT_S))
     except _import_ray().exceptions.RayError:  # of the host's death, or of a node too full to start it
         return ()
 

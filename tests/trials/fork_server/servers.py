@@ -132,9 +132,7 @@ def with_fewer_files() -> None:
 
 def serve(launcher: LocalLauncher, request: LaunchRequest) -> None:
     """Have the request's server serve."""
-    launcher.poll([])
     [plan] = node_plans(request)
-    assert launcher._fork_servers.stub_for("t", plan)
-    launcher._fork_servers.servers.release("t")
+    assert launcher._fork_servers.stub_for(plan)
     folder = launcher._fork_servers.folder_of(plan)
     until(lambda: any(folder.glob("*.socket")))

@@ -211,7 +211,7 @@ def test_steps_of_a_kind_share_its_fork_servers_which_end_with_the_pilot_and_oth
 @pytest.mark.fault(54)
 def test_where_slurm_refuses_the_fork_servers_step_the_reason_is_kept_for_the_driver(pilot):
     servers(pilot, "echo \"srun: unrecognized option '--overlap'\" >&2; exit 1")
-    for name in ("t0001.a1", "t0002.a1"):
+    for name in ("t0001.a1", "t0002.a1", "t0003.a1"):
         place = pilot.ask(name, TELL, fork_servers="k1")
         if name == "t0001.a1":
             pilot.start()

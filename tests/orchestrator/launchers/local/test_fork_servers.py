@@ -108,17 +108,13 @@ def test_a_killed_server_is_a_node_failure_and_later_attempts_have_another(tmp_p
 
 
 @pytest.mark.fault(50)
-def test_a_rank_of_a_server_that_hangs_is_killed_by_its_launcher_and_the_server_is_replaced(tmp_path, launcher):
+def test_a_rank_of_a_server_that_hangs_is_killed_by_its_launcher(tmp_path, launcher):
     request = attempt_request(tmp_path, "hang", trial="t0001")
     pids = hanging(launcher, request)
     server = psutil.Process(pids[-1]).ppid()
     os.kill(server, signal.SIGSTOP)
     assert launcher.cancel([request.spec.attempt_key]) == set()
     assert not any(is_running(pid) for pid in pids)
-    next(launcher._fork_servers._folder.glob("*/*.socket")).unlink()  # as a stub does that had no answer
-    (new,) = parents(warm(launcher, attempt_request(tmp_path, "tell_environment", trial="t0002")))
-    assert int(new) != server
-    assert not is_running(server)
 
 
 @pytest.mark.fault(49)
@@ -159,8 +155,9 @@ def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(tmp_p
         request = attempt_request(tmp_path, "measure", trial=trial)
         launcher.launch(request)
         assert result_of(request, wait_until_ended(launcher, request)).state is TrialState.MEASURED
-        until(lambda: launcher.poll([]) == {} and any("no_such_module" in line for line in logged))
-    assert len(logged) == 1
+        [kind] = launcher._fork_servers._servers._kinds.values()
+        until(lambda: kind.process is None or kind.process.poll() is not None)  # noqa: B023
+    assert ["no_such_module" in line for line in logged] == [True]
 
 
 def test_a_closed_launcher_leaves_no_server_and_no_folder(tmp_path, launcher):
