@@ -168,17 +168,16 @@ def _is_best(source: RecipeSource) -> bool:
 
 def _selection_fields(source: RecipeSource) -> dict[str, Any]:
     """Recipe fields about the choice of this layout: ties, verdict, reason, fastest layout and Pareto front."""
-    if not _is_best(source):
-        return {"ties": ()}
-    ranking = source.ranking
+    ranking, is_best = source.ranking, _is_best(source)
+    verdict = _verdict(source) if is_best else None
     return {
-        "ties": tuple(tie.trial for tie in ranking.ties),
-        "verdict": _printable(VerdictAnswer.of(verdict := _verdict(source)).plain()),
-        "cost": SearchCost.of(source.search, verdict),
-        "selection_reason": choice_of(ranking),
-        "rationale": rationale(ranking),
-        "fastest": fastest_of(ranking),
-        "pareto": tuple(pareto_points(ranking)),
+        "ties": tuple(tie.trial for tie in ranking.ties) if is_best else (),
+        "verdict": None if verdict is None else _printable(VerdictAnswer.of(verdict).plain()),
+        "cost": None if verdict is None else SearchCost.of(source.search, verdict),
+        "selection_reason": choice_of(ranking) if is_best else None,
+        "rationale": rationale(ranking) if is_best else None,
+        "fastest": fastest_of(ranking) if is_best else None,
+        "pareto": tuple(pareto_points(ranking)) if is_best else (),
     }
 
 

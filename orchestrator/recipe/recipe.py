@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self, TypedDict
 
 import yaml
 
-from search_spaces.decoding import decode_value, require_schema
+from search_spaces.decoding import JsonObject, WrittenAs, decode, decode_value, encode, require_schema
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
@@ -23,11 +23,29 @@ from trials.analysis.training_rate import TrainingRate
 from trials.ledger.events import replayed_table
 from trials.outcome_types import MeasuredMetrics
 
-RECIPE_SCHEMA = "parlay.recipe/1"
+AS_WRITTEN = "use the recipe as Parlay wrote it"
+"""Fix for a recipe that was edited and cannot be used."""
+_AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --force"
+
+
+def _written_cluster(cluster: Cluster) -> dict[str, Any]:
+    sizes = {"gpus_per_node": cluster.gpus_per_node, "num_nodes": cluster.num_nodes}
+    return {"accelerator": cluster.accelerator.name, **sizes}
+
+
+def _read_cluster(data: Any) -> Cluster:
+    known = decode_value(_WrittenCluster, data, "cluster")
+    return Cluster(accelerator_named(known["accelerator"]), known["gpus_per_node"], known["num_nodes"])
+
+
+class _WrittenCluster(TypedDict):
+    accelerator: str
+    gpus_per_node: int
+    num_nodes: int
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(JsonObject):
     """Content of recipe.yaml. Throughputs are tokens per second.
 
     `measured` is the measurement over all runs of the layout, `training_rate` its tokens a day less the stalls of
@@ -43,36 +61,38 @@ class Recipe:
     search's; all are None or empty for a layout that is not the best.
     """
 
+    SCHEMA = "parlay.recipe/1"
+
     created_at: str
     parlay_version: str
     search_id: str
     trial: str
     layout: Layout
+    verified: Mapping[str, Any] | None
     model: ModelShape
-    cluster: Cluster
+    cluster: Annotated[Cluster, WrittenAs(_written_cluster, _read_cluster)]
     objective: str
     measured: MeasuredMetrics
     training_rate: TrainingRate
     memory: Mapping[str, Any]
     repeats: int
     ties: tuple[str, ...]
+    verdict: Mapping[str, Any] | None
+    cost: SearchCost | None
+    selection_reason: str | None
+    rationale: str | None
+    fastest: Fastest | None
+    pareto: tuple[ParetoPoint, ...]
     compared_with: tuple[Mapping[str, Any], ...]
     constraints: Mapping[str, Any]
+    routing: str | None
     trainer: Mapping[str, Any]
     python: str
     launcher: Mapping[str, Any]
+    exports: tuple[Mapping[str, Any], ...]
     fingerprint: Mapping[str, Any]
     evidence: Mapping[str, Any]
     caveats: tuple[str, ...]
-    exports: tuple[Mapping[str, Any], ...]
-    verdict: Mapping[str, Any] | None = None
-    cost: SearchCost | None = None
-    selection_reason: str | None = None
-    rationale: str | None = None
-    fastest: Fastest | None = None
-    pareto: tuple[ParetoPoint, ...] = ()
-    routing: str | None = None
-    verified: Mapping[str, Any] | None = None
 
     @property
     def replayed_table(self) -> str | None:
@@ -106,91 +126,44 @@ class Recipe:
         return next((other for other in self.compared_with if other.get("baseline")), None)
 
     def to_json(self) -> dict[str, Any]:
-        """recipe.yaml's fields in their order, the checksum last."""
-        data = {f.name: getattr(self, f.name) for f in fields(self)} | {
-            "schema": RECIPE_SCHEMA,
-            "layout": self.layout.to_json(),
-            "measured": self.measured.to_json(),
-            "model": self.model.to_json(),
-            "cluster": _cluster_json(self.cluster),
-            "batch": self.batch,
-            "start": self.start,
-        }
-        ordered = json.loads(json.dumps({name: data[name] for name in _FIELDS}, allow_nan=False, default=asdict))
-        return ordered | {"checksum": checksum(ordered)}
+        """Content of recipe.yaml: the fields, what follows from them, and the checksum last."""
+        written = {"schema": self.SCHEMA, "start": self.start, **encode(self), "batch": self.batch}
+        data = json.loads(json.dumps(written, allow_nan=False))
+        return data | {"checksum": checksum(data)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Recipe:
+    def from_json(cls, data: Any) -> Self:
         """The inverse of `to_json`; does not verify the checksum.
 
         InputError for another kind of file, another schema, missing or unknown fields, and contradictory numbers.
         """
         try:
-            require_schema(data, RECIPE_SCHEMA)
+            require_schema(data, cls.SCHEMA)
         except ValueError as error:
             raise InputError.of(
                 "schema",
                 str(error),
                 key="schema",
-                rule=f"a recipe begins with schema: {RECIPE_SCHEMA}",
+                rule=f"a recipe begins with schema: {cls.SCHEMA}",
                 fix="name a recipe.yaml; one with another schema needs the Parlay of its parlay_version",
             ) from error
-        _require_fields(data)
         try:
-            types = get_type_hints(cls) | {"cluster": dict[str, Any]}
-            values = {f.name: decode_value(types[f.name], data[f.name], f.name) for f in fields(cls)}
-            recipe = cls(**values | {"cluster": _cluster(values["cluster"])})
-            problems = [*_batch_problems(recipe, data["batch"]), *_world_problems(recipe)]
+            if missing := [name for name in _DERIVED if name not in data]:
+                raise ValueError(f"{missing[0]} is missing")
+            batch = decode_value(dict[str, Any], data["batch"], "batch")
+            recipe = decode(cls, {name: value for name, value in data.items() if name not in _DERIVED})
         except InputError as error:
             raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
-        except (KeyError, ValueError) as error:
-            message = f"a value has the wrong type: {error}"
-            raise InputError.of("recipe", message, rule=_TYPE_RULE, fix=AS_WRITTEN) from error
-        if problems:
+        except ValueError as error:
+            rule = "recipe.yaml has the fields, of the types, that Parlay wrote"
+            raise InputError.of("recipe", str(error), rule=rule, fix=AS_WRITTEN) from error
+        if problems := [*_batch_problems(recipe, batch), *_world_problems(recipe)]:
             raise InputError(*problems)
         return recipe
 
 
-_FIELDS = (
-    "schema",
-    "created_at",
-    "parlay_version",
-    "search_id",
-    "trial",
-    "layout",
-    "verified",
-    "model",
-    "cluster",
-    "batch",
-    "objective",
-    "measured",
-    "training_rate",
-    "memory",
-    "repeats",
-    "ties",
-    "verdict",
-    "cost",
-    "selection_reason",
-    "rationale",
-    "fastest",
-    "pareto",
-    "compared_with",
-    "constraints",
-    "routing",
-    "trainer",
-    "python",
-    "launcher",
-    "start",
-    "exports",
-    "fingerprint",
-    "evidence",
-    "caveats",
-)
-AS_WRITTEN = "use the recipe as Parlay wrote it"
-"""Fix for a recipe that was edited and cannot be used."""
-_AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --force"
-
-_TYPE_RULE = "each value of recipe.yaml has the type that Parlay wrote"
+_DERIVED = ("start", "batch", "checksum")
+"""Keys of recipe.yaml that follow from the fields."""
 
 
 def checksum(data: Mapping[str, Any]) -> str:
@@ -220,41 +193,9 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _cluster_json(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "accelerator": cluster.accelerator.name,
-        "gpus_per_node": cluster.gpus_per_node,
-        "num_nodes": cluster.num_nodes,
-    }
-
-
-def _cluster(data: Mapping[str, Any]) -> Cluster:
-    return Cluster(
-        accelerator_named(decode_value(str, data["accelerator"], "cluster.accelerator")),
-        data["gpus_per_node"],
-        data["num_nodes"],
-    )
-
-
-_SECTIONS = (
-    *("layout", "model", "cluster", "batch", "measured", "training_rate", "memory", "constraints", "trainer"),
-    *("fingerprint", "evidence"),
-)
-
-
-def _require_fields(data: Mapping[str, Any]) -> None:
-    expected = {*_FIELDS, "checksum"}
-    wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
-    wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
-    wrong += [f"{name} is not a mapping" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
-    if wrong:
-        rule = "recipe.yaml has the fields " + ", ".join(_FIELDS)
-        raise InputError.of("recipe", "; ".join(wrong), rule=rule, fix=AS_WRITTEN)
-
-
 def _batch_problems(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Problem]:
     layout, batch = recipe.layout, recipe.batch
-    if dict(written) != batch:
+    if written != batch:
         wrong = next(n for n in [*batch, *written] if written.get(n) != batch.get(n))
         yield Problem(
             "batch",
