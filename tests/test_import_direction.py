@@ -34,10 +34,10 @@ ONE_DOOR = {
     },  # the last two for the names of types alone
     "fastapi": {"orchestrator/service/api.py"},
     "uvicorn": {"orchestrator/service/server.py", "dashboards/access/http_protocol.py"},
-    "pyarrow": {"orchestrator/records/formats/table_export.py"},
+    "pyarrow": {"orchestrator/records/formats/trial_table.py"},
     "tree_sitter": {"orchestrator/config/importers/bash/syntax.py"},
     "tree_sitter_bash": {"orchestrator/config/importers/bash/syntax.py"},
-    "optuna": {"orchestrator/records/formats/optuna_export.py"},
+    "optuna": {"orchestrator/records/formats/optuna_study.py"},
     "megatron": {
         "trials/train/engines/megatron_core_engine.py",
         "trials/train/engines/megatron_core_config.py",

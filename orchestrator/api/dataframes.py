@@ -17,7 +17,7 @@ from pandas.api.types import infer_dtype
 from orchestrator.planning.forecast import ForecastAnswer
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.plan_notes import plan_notes
-from orchestrator.records.formats.table_export import parquet_bytes, trial_rows
+from orchestrator.records.formats.trial_table import parquet_bytes, trial_rows
 from orchestrator.records.summary import ListedSearch, searches_of
 from search_spaces.cost_model.step_time import PARTS
 from search_spaces.layouts.layout import NULLABLE

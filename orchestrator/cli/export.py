@@ -10,7 +10,6 @@ import typer
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import STDOUT, Exit, log, print_result, print_table, require_single_stdout
 from orchestrator.lifecycle.exit_codes import ExitCode
-from orchestrator.records.formats.export_formats import ExportFormat
 from orchestrator.records.output_file import write_new
 from search_spaces.errors import InputError, Problem
 from trials.files.text import plural
@@ -19,32 +18,34 @@ from trials.files.text import plural
 def export(
     search: SearchId = None,
     wanted: Annotated[
-        ExportFormat,
+        str,
         typer.Option(
             "--format",
+            metavar="FORMAT",
             help="measured, the default: a table for `launcher: {kind: simulated}` and other searches, one row per"
             " measured trial. csv, parquet: one row per trial with all its fields. deephyper:"
             " DeepHyper's results.csv. optuna: a study in an SQLite database.",
         ),
-    ] = ExportFormat.MEASURED,
+    ] = "measured",
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A new file, or - for stdout; default: a file in the search's folder."),
     ] = None,
     ledger: LedgerUrl = None,
 ) -> None:
-    from orchestrator.records.formats.export_formats import export_search
-    from orchestrator.records.formats.export_result import ExportAnswer
+    from orchestrator.records.formats.registry import ExportAnswer, export_search, written_format
     from orchestrator.records.lookup import find_search
+    from orchestrator.records.observations import counted
     from trials.files.folders import write_bytes
 
     require_single_stdout(out)
-    if out == STDOUT and not wanted.is_text:
+    form = written_format(wanted)
+    if out == STDOUT and not form.is_text:
         message = f"takes text, and --format {wanted} is binary"
         raise InputError.of("usage", message, key="--out", value="-", fix="use a new file")
     found = find_search(search, ledger)
-    made = export_search(found.record, found.spec, wanted)
-    left_out = ", ".join(f"{count} {why}" for why, count in made.left_out.items())
+    made = export_search(found.record, found.spec, form)
+    left_out = counted(made.left_out)
     if not made.rows:
         message = f"search {found.folder.search_id} has no measured trial yet" + (f" ({left_out})" if left_out else "")
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
@@ -54,7 +55,7 @@ def export(
         print_table(made.content.decode())
         log(counts)
         return
-    path = out or found.folder.path / wanted.file_name
+    path = out or found.folder.path / form.file_name
     if out is None:
         write_bytes(path, made.content)
     else:

@@ -45,35 +45,35 @@ def import_results(
     fill in what the results do not say of a layout.
     """
     from orchestrator.config.loader import load_search_file
-    from orchestrator.records.formats.import_result import ImportAnswer
-    from orchestrator.records.formats.results_import import read_results, table_text
+    from orchestrator.records.formats.registry import ImportAnswer, read_results
+    from orchestrator.records.observations import counted
 
     require_single_stdout(out)
     spec = load_search_file(search_file)
-    found = read_results(source, spec, objective, _names(names or ()))
-    left_out = ", ".join(f"{count} {why}" for why, count in found.left_out.items())
-    left_out = f"; left out: {left_out}" if left_out else ""
+    form, found = read_results(source, spec, objective, _names(names or ()))
+    left_out = f"; left out: {counted(found.left_out)}" if found.left_out else ""
     if not found.rows:
         message = f"{source} has no result with a layout{left_out}"
         fix = "use finished results, and a search file with their machine and global batch"
         raise Exit(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix))
-    table, counts = table_text(found, source), plural(len(found.rows), "row") + left_out
+    table = found.text(f"from {source.name} ({form.name}): {len(found.rows)} rows")
+    counts = plural(len(found.rows), "row") + left_out
     if out == STDOUT:
         print_table(table)
     else:
         write_new(out, table, "--out")
-    for note in found.notes:
+    for note in form.notes:
         log(f"note: {note}")
     if out == STDOUT:
         log(counts)
         return
     answer = ImportAnswer(
         source=str(source),
-        kind=found.kind,
+        kind=form.name,
         file=str(out),
         rows=len(found.rows),
         left_out=found.left_out,
-        notes=list(found.notes),
+        notes=list(form.notes),
     )
     print_result(answer, f"{out}: {counts}\nin the search file: search: {{warm_start: {out}}}")
 

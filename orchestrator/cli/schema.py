@@ -43,7 +43,7 @@ def answers() -> dict[str, type[AnswerPart]]:
     from orchestrator.lifecycle import cancel, create, dry_run, mlflow_resync, notify
     from orchestrator.planning import forecast
     from orchestrator.records import ledger_rebuild, summary
-    from orchestrator.records.formats import export_result, import_result
+    from orchestrator.records.formats import registry
     from orchestrator.replay import compare, replay, stacks
     from orchestrator.service import handlers, state_dir
 
@@ -53,7 +53,7 @@ def answers() -> dict[str, type[AnswerPart]]:
         *(create.SubmitAnswer, create.SubmitManyAnswer, cancel.CancelAnswer, mlflow_resync.SyncAnswer),
         *(init.InitAnswer, plan_answer.PlanAnswer, dry_run.DryRunAnswer, dry_run.DryRunManyAnswer),
         *(forecast.ForecastAnswer, replay.ReplayAnswer, compare.CompareAnswer, stacks.ExperimentAnswer),
-        *(export_result.ExportAnswer, import_result.ImportAnswer),
+        *(registry.ExportAnswer, registry.ImportAnswer),
         *(finding.DoctorAnswer, calibrate.CalibrateAnswer, selftest.SelftestAnswer, selftest.SelftestListAnswer),
         *(slurm_sandbox.SandboxAnswer, state_dir.ServiceAnswer, state_dir.PageAnswer, state_dir.DashboardAnswer),
         *(handlers.HealthAnswer, handlers.TrialsAnswer, handlers.RecipeAnswer, handlers.AcceptedAnswer),

@@ -1,4 +1,4 @@
-"""Ended trials of a search as rows of a measured table. Pure."""
+"""Rows of a measured table: the ended trials of a search, and results that were read from elsewhere. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from orchestrator.config.spec import SearchSpec
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import presets
 from search_spaces.schema.sections import ModelSection
@@ -40,36 +41,47 @@ _MIN_VALUE, _MAX_VALUE = 1e-9, 1e12
 
 
 @dataclass(frozen=True)
-class ObservedTrials:
-    """Rows in the order of proposals, and the numbers of trials left out, by reason."""
+class TableRows:
+    """Rows of a measured table, and the numbers of trials or results left out, by reason."""
 
     rows: tuple[Observation, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, results: Iterable[Observation | str]) -> Self:
+        """The rows among these results; any other is the reason for leaving it out."""
+        found = list(results)
+        left_out = Counter(result for result in found if isinstance(result, str))
+        return cls(tuple(row for row in found if isinstance(row, Observation)), dict(sorted(left_out.items())))
 
-def observed_trials(search: SearchRecord, spec: SearchSpec) -> ObservedTrials:
-    """Observations of a search so far, one row a trial.
+    def text(self, source: str) -> str:
+        """The measured table, with comments on where its rows are from."""
+        left_out = [f"left out: {counted(self.left_out)}"] if self.left_out else []
+        return render_table(self.rows, [source, *left_out])
+
+
+def counted(numbers: Mapping[str, int]) -> str:
+    """`2 oom, 1 batch`."""
+    return ", ".join(f"{count} {why}" for why, count in numbers.items())
+
+
+def observed_trials(search: SearchRecord, spec: SearchSpec) -> TableRows:
+    """Observations of a search so far, one row a trial, in the order of proposals.
 
     A pruned trial is a row that ran: the median of its measured steps, the row's time, was below the best by more than
     runs differ, and `failure_reason` says so. For a retried trial the last attempt counts.
     """
-    rows: list[Observation] = []
-    left_out: Counter[str] = Counter()
     superseded = _superseded(search)
-    for trial in search.trials:
-        found = SUSPECT if trial.trial in superseded else _row_or_exclusion(search, spec, trial)
-        if isinstance(found, Observation):
-            rows.append(found)
-        else:
-            left_out[found] += 1
-    return ObservedTrials(tuple(rows), dict(sorted(left_out.items())))
+    return TableRows.of(
+        SUSPECT if trial.trial in superseded else _row_or_exclusion(search, spec, trial) for trial in search.trials
+    )
 
 
-def measured_table(observed: ObservedTrials, search: SearchRecord) -> str:
+def measured_table(observed: TableRows, search: SearchRecord) -> str:
     """Content of measured.csv."""
-    left_out = ", ".join(f"{count} {why}" for why, count in observed.left_out.items())
-    comments = [f"search {search.search_id}, {search.state}: {len(observed.rows)} of {len(search.trials)} trials"]
-    return render_table(observed.rows, [*comments, *([f"left out: {left_out}"] if left_out else [])])
+    return observed.text(
+        f"search {search.search_id}, {search.state}: {len(observed.rows)} of {len(search.trials)} trials"
+    )
 
 
 def write_measured_table(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> None:
@@ -103,14 +115,24 @@ def _row_or_exclusion(search: SearchRecord, spec: SearchSpec, trial: Trial) -> O
     if attempt is None or not (ran or policy_of(trial.reason).may_be_layout_fault):
         return str(trial.reason)
     metrics = attempt.outcome.metrics if ran and attempt.outcome else None
-    numbers = {
+    numbers: dict[str, Any] = {
         **{name: getattr(metrics, name, None) for name in ("step_time_s", "step_time_p95_s", "peak_memory_gib")},
         "recorded_duration_s": seconds_between(attempt.started_at, attempt.ended_at),
         "queue_wait_s": seconds_between(attempt.submitted_at, attempt.started_at),
     }
     if not _are_plausible(numbers, ran) or not _fills_nodes(spec, trial):
         return INVALID
-    return _row(search, spec, trial, "ok" if ran else _outcome(spec, trial), numbers)
+    return observation_of(
+        spec,
+        SOURCE,
+        trial.layout.canonical(),
+        "ok" if ran else _outcome(spec, trial),
+        failure_reason=None if trial.reason is None else str(trial.reason),
+        search_id=search.search_id,
+        trial=trial.trial,
+        kind=str(trial.kind),
+        **numbers,
+    )
 
 
 def _is_measured_in_part(trial: Trial) -> bool:
@@ -140,23 +162,22 @@ def _outcome(spec: SearchSpec, trial: Trial) -> str:
     return "oom" if policy_of(trial.reason).exceeds_rank_memory(spec.cluster.accelerator.name) else "failed"
 
 
-def _row(search: SearchRecord, spec: SearchSpec, trial: Trial, outcome: str, numbers: Mapping[str, Any]) -> Observation:
-    accelerator, name = spec.cluster.accelerator, model_name(spec.model)
-    batch, layout = trial.layout.global_batch_size, trial.layout.canonical()
+def observation_of(
+    spec: SearchSpec, source: str, layout: Layout, outcome: str, gpus_per_node: int | None = None, **fields: Any
+) -> Observation:
+    """A row with the search's model on its kind of nodes; `fields` are further ones of Observation."""
+    name, accelerator = model_name(spec.model), spec.cluster.accelerator
+    batch = layout.global_batch_size
     return Observation(
         problem=f"{name}-{layout.num_gpus}x{accelerator.name}-gbs{batch}",
-        source=SOURCE,
+        source=source,
         model_name=name,
         model=spec.model,
-        cluster=Cluster(accelerator, spec.cluster.gpus_per_node, layout.num_nodes),
+        cluster=Cluster(accelerator, gpus_per_node or spec.cluster.gpus_per_node, layout.num_nodes),
         global_batch_size=batch,
         layout=layout,
         outcome=outcome,
-        failure_reason=None if trial.reason is None else str(trial.reason),
-        search_id=search.search_id,
-        trial=trial.trial,
-        kind=str(trial.kind),
-        **numbers,
+        **fields,
     )
 
 

@@ -17,7 +17,7 @@ from orchestrator import api
 from orchestrator.cli.main import main as parlay
 from orchestrator.launchers import factory
 from orchestrator.recipe.write import write_recipe
-from orchestrator.records.formats.table_export import COLUMNS
+from orchestrator.records.formats.trial_table import COLUMNS
 from orchestrator.search.driver import Driver
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from tests.kit import TINY_SEARCH

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.formats.deephyper_export import deephyper_results
-from orchestrator.records.formats.export_formats import ExportFormat, export_search
-from orchestrator.records.formats.table_export import COLUMNS, csv_text, parquet_bytes, trial_rows
+from orchestrator.records.formats.deephyper import deephyper_results
+from orchestrator.records.formats.registry import export_search, written_format
+from orchestrator.records.formats.trial_table import COLUMNS, csv_text, parquet_bytes, trial_rows
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from tests.orchestrator.past_searches import failed, layouts, measured, past, pruned, spec_in
 from trials.analysis.ranking import Objective
@@ -91,7 +91,7 @@ def test_parquet_keeps_the_types_of_columns_of_which_nothing_is_known(search):
 def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
     from deephyper.analysis import hpo
 
-    made = export_search(search, spec, ExportFormat.DEEPHYPER)
+    made = export_search(search, spec, written_format("deephyper"))
     assert (made.rows, made.left_out) == (5, {"in_flight": 1})
     path = tmp_path / "results.csv"
     path.write_bytes(made.content)
@@ -109,9 +109,9 @@ def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
     assert frame["m:peak_memory_gib"].max() == 0.25
 
 
-def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(search):
+def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(search, spec):
     both = (Objective.TOKENS_PER_SEC, Objective.NODE_HOURS_PER_BILLION_TOKENS)
-    rows = read(deephyper_results(search, both).content.decode())
+    rows = read(deephyper_results(search, replace(spec, objectives=both)).content.decode())
     assert [row["objective_0"] for row in rows] == ["100.0", "400.0", "F_pruned", "F_gpu_oom", "F_cancelled_by_user"]
     assert float(rows[0]["objective_1"]) == pytest.approx(-1e9 / 3600 / 100)
     assert rows[3]["objective_1"] == "F_gpu_oom"
@@ -123,7 +123,7 @@ def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(sear
 def test_optuna_reads_its_study(search, spec, tmp_path):
     import optuna
 
-    made = export_search(search, spec, ExportFormat.OPTUNA)
+    made = export_search(search, spec, written_format("optuna"))
     assert (made.rows, made.left_out) == (5, {"in_flight": 1})
     (tmp_path / "study.db").write_bytes(made.content)
     study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
@@ -145,12 +145,13 @@ def test_optuna_reads_its_study(search, spec, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
+def test_a_study_of_several_goals_has_a_direction_for_each(search, spec, tmp_path):
     import optuna
 
-    from orchestrator.records.formats.optuna_export import optuna_study
+    from orchestrator.records.formats.optuna_study import optuna_study
 
-    made = optuna_study(search, (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC), {})
+    both = (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC)
+    made = optuna_study(search, replace(spec, objectives=both))
     (tmp_path / "study.db").write_bytes(made.content)
     study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
@@ -159,5 +160,5 @@ def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
 
 def test_a_search_without_an_ended_trial_has_no_rows(spec):
     waiting = past(spec, Trial("t0001", layouts()[0]))
-    assert export_search(waiting, spec, ExportFormat.DEEPHYPER).rows == 0
-    assert export_search(waiting, spec, ExportFormat.MEASURED).left_out == {"in_flight": 1}
+    assert export_search(waiting, spec, written_format("deephyper")).rows == 0
+    assert export_search(waiting, spec, written_format("measured")).left_out == {"in_flight": 1}

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.formats.deephyper_export import deephyper_results
-from orchestrator.records.formats.deephyper_import import OBJECTIVES, parse_results
-from orchestrator.records.formats.deepspeed_import import read_autotuning
-from orchestrator.records.formats.import_result import ImportResult
-from orchestrator.records.formats.results_import import read_results, table_text
+from orchestrator.records.formats.deephyper import OBJECTIVES, deephyper_results, parse_results
+from orchestrator.records.formats.deepspeed import read_autotuning
+from orchestrator.records.formats.registry import read_results
+from orchestrator.records.observations import TableRows
 from search_spaces.errors import InputError
 from search_spaces.tables.measured_table import parse_table
 from tests.orchestrator.past_searches import failed, layouts, measured, past, pruned, spec_in
-from trials.analysis.ranking import Objective
 from trials.trial import FailureReason
 
 THEIRS = """\
@@ -35,7 +33,7 @@ def spec(tmp_path) -> SearchSpec:
     return spec_in(tmp_path, baseline={"tensor_parallel": 2, "pipeline_parallel": 1, "micro_batch_size": 1})
 
 
-def parse(text: str, spec: SearchSpec, objective: str | None = "tokens_per_sec", **names: str) -> ImportResult:
+def parse(text: str, spec: SearchSpec, objective: str | None = "tokens_per_sec", **names: str) -> TableRows:
     return parse_results(text, "results.csv", spec, objective, names)
 
 
@@ -61,7 +59,7 @@ def test_others_names_and_failures_are_understood(spec):
 )
 def test_a_file_is_read_with_its_first_column_whoever_saved_it(spec, tmp_path, text):
     (tmp_path / "results.csv").write_text(text, newline="")
-    (row,) = read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows
+    (row,) = read_results(tmp_path / "results.csv", spec, "tokens_per_sec")[1].rows
     assert (row.layout.tensor_parallel, row.layout.micro_batch_size) == (1, 2)
 
 
@@ -72,7 +70,7 @@ def test_zero_is_a_stage_or_a_switch_of_the_first_one(spec, cell, stage):
 
 
 def test_what_is_read_is_a_measured_table_of_the_searchs_workload(spec):
-    rows = parse_table(table_text(parse(THEIRS, spec), spec.work_dir / "results.csv"), "out.csv")
+    rows = parse_table(parse(THEIRS, spec).text("from results.csv"), "out.csv")
     assert rows == parse(THEIRS, spec).rows
     assert {(row.model, row.cluster) for row in rows} == {(spec.model, spec.cluster)}
     assert {row.layout.engine for row in rows} == {"torch"}
@@ -87,7 +85,7 @@ def test_what_parlay_exported_is_read_without_a_word_more(spec):
         failed("t0003", third, FailureReason.HOST_OOM),
         failed("t0004", fourth, FailureReason.NODE_FAILURE),
     )
-    found = parse(deephyper_results(search, (Objective.TOKENS_PER_SEC,)).content.decode(), spec, None)
+    found = parse(deephyper_results(search, spec).content.decode(), spec, None)
     assert [(row.layout, row.outcome, row.step_time_s, row.failure_reason) for row in found.rows] == [
         (first, "ok", 0.5, None),
         (second, "ok", 0.9, "pruned"),
@@ -214,14 +212,14 @@ def write_experiment(results: Path, name: str, metrics: dict | None = None, erro
 
 def test_an_experiment_that_was_measured_is_a_row(on_gpus, tmp_path):
     write_experiment(tmp_path / "r", "z2_gas2_tmbspg2", METRICS)
-    found = read_autotuning(tmp_path / "r", on_gpus)
+    form, found = read_results(tmp_path / "r", on_gpus)
     (row,) = found.rows
     assert (row.outcome, row.step_time_s, row.global_batch_size, row.source) == ("ok", 0.25, 16, "deepspeed")
     layout = row.layout
     assert (layout.data_parallel, layout.tensor_parallel, layout.pipeline_parallel) == (4, 1, 1)
     assert (layout.zero_stage, layout.precision, layout.overlap_comm, layout.bucket_mib) == (2, "fp16", True, 95)
     assert (layout.activation_checkpointing, layout.engine) == ("full", "deepspeed")
-    assert "slightly too high" in found.notes[0]
+    assert "slightly too high" in form.notes[0]
 
 
 def test_ranks_that_the_batch_leaves_over_share_the_layers_and_experiments_of_less_than_a_node_keep_theirs(

@@ -1,30 +1,37 @@
-"""Import of DeepHyper's results.csv, written by DeepHyper with any parameter names, or by `parlay export`.
+"""DeepHyper's results.csv, by the format of DeepHyper 0.13: a search as one, and one of any parameter names as rows.
 
-The file is not trusted: a cell is a number of a known form or a value of a layout field, and anything else is refused
-with its line.
+`p:<name>` are parameters, in a file of ours the layout's fields, `objective` is the maximised value or a text that
+begins with F, `job_id` the trial's index, `m:<name>` everything else. Timestamps are seconds since the search was
+created. A file that is read is not trusted: a cell is a number of a known form or a value of a layout field, and
+anything else is refused with its line.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.formats.deephyper_export import FAILED, METADATA, OBJECTIVE, PARAMETER
-from orchestrator.records.formats.import_result import ImportResult, collect_rows
-from orchestrator.records.formats.layout_completion import BATCH, WORLD, layout_of, observation_of
+from orchestrator.records.formats.reading import BATCH, WORLD, layout_of, result_of, rows_of
+from orchestrator.records.formats.trial_table import COLUMNS, TIMES, ExportResult, csv_of, ended_rows, objective_of
+from orchestrator.records.observations import TableRows
 from search_spaces.errors import InputError, Problem, choice_fix
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
-from search_spaces.tables.csv_rows import csv_rows, row_length_error, unescape_cell
+from search_spaces.tables.csv_rows import csv_rows, escape_cell, row_length_error, unescape_cell
 from search_spaces.tables.measured_table import Observation
 from trials.analysis.ranking import Objective
 from trials.failure_policy import Ending, policy_of
-from trials.trial import FailureReason
+from trials.ledger.events import SearchRecord
+from trials.trial import FailureReason, Trial, TrialState
 
 KIND = "deephyper"
+PARAMETER, METADATA, OBJECTIVE = "p:", "m:", "objective"
+FAILED = "F"
+_SUBMIT, _START, _END, _GATHER = (f"m:timestamp_{what}" for what in ("submit", "start", "end", "gather"))
+_AS_METADATA = tuple(name for name in COLUMNS if name not in (*LAYOUT_FIELDS, *TIMES))
 _BY_THROUGHPUT = (each.value for each in Objective if each.follows_from_throughput)
 OBJECTIVES = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *_BY_THROUGHPUT)
 """Possible objectives, by their names in Parlay. The sign of the two that are minimised is ignored."""
@@ -47,9 +54,59 @@ _OUT_OF_MEMORY = re.compile(r"oom|out.?of.?mem", re.IGNORECASE)
 Cells = Mapping[str, str]
 
 
-def parse_results(
-    text: str, file: str, spec: SearchSpec, objective: str | None, names: Mapping[str, str]
-) -> ImportResult:
+def deephyper_results(search: SearchRecord, spec: SearchSpec) -> ExportResult:
+    """One row per finished trial, in the order of proposal.
+
+    A single objective is the column `objective`; several are `objective_0`, `objective_1`, ..., as in DeepHyper. A
+    minimised objective is negated, since DeepHyper maximises.
+    """
+    ended, left_out = ended_rows(search)
+    places = {trial.trial: place for place, trial in enumerate(search.trials)}
+    rows = [_exported(search.created_at, places[trial.trial], trial, flat, spec.objectives) for trial, flat in ended]
+    return ExportResult(_text(rows).encode() if rows else b"", len(rows), left_out)
+
+
+def _exported(
+    created_at: float, place: int, trial: Trial, flat: dict[str, Any], objectives: Sequence[Objective]
+) -> dict[str, Any]:
+    first, last = (trial.attempts[0], trial.attempts[-1]) if trial.attempts else (None, None)
+    proposed_at = created_at if trial.proposed_at is None else trial.proposed_at
+    submitted_at = proposed_at if first is None or first.submitted_at is None else first.submitted_at
+    started_at, ended_at = (None, None) if last is None else (last.started_at, last.ended_at)
+    times = {_SUBMIT: submitted_at, _START: started_at, _END: ended_at, _GATHER: ended_at or submitted_at}
+    names = (OBJECTIVE,) if len(objectives) == 1 else tuple(f"{OBJECTIVE}_{n}" for n in range(len(objectives)))
+    return {
+        **{PARAMETER + name: value for name, value in trial.layout.to_json().items()},
+        **{name: _objective(trial, objective) for name, objective in zip(names, objectives, strict=True)},
+        "job_id": place,
+        "job_status": "CANCELLED" if trial.state is TrialState.CANCELLED else "DONE",
+        **{name: None if at is None else at - created_at for name, at in times.items()},
+        **{METADATA + name: flat[name] for name in _AS_METADATA},
+    }
+
+
+def _objective(trial: Trial, objective: Objective) -> float | str:
+    value = objective_of(trial, objective)
+    if value is None:
+        return FAILED if trial.reason is None else f"{FAILED}_{trial.reason}"
+    return -value if objective.is_minimised else value
+
+
+def _text(rows: Sequence[dict[str, Any]]) -> str:
+    """Render the table, without metadata columns that are empty for all trials."""
+    always = (PARAMETER, OBJECTIVE, "job_", _SUBMIT, _GATHER)
+    names = [name for name in rows[0] if name.startswith(always) or any(row[name] is not None for row in rows)]
+    return csv_of(names, ([_cell(row[name]) for name in names] for row in rows))
+
+
+def _cell(value: Any) -> str:
+    """Format a cell as DeepHyper does, with Python's True and False."""
+    if value is None:
+        return ""
+    return escape_cell(value) if isinstance(value, str) else repr(value)
+
+
+def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None, names: Mapping[str, str]) -> TableRows:
     """Convert the rows of a results.csv; `file` is its name in problems.
 
     A failure by out of memory becomes `oom`, another one that the layout may cause `failed`. Other failures are only
@@ -66,7 +123,7 @@ def parse_results(
         ({"file": file, "line": line}, partial(_row, dict(zip(header, cells, strict=True)), fields, spec, objective))
         for line, cells in lines[1:]
     )
-    return collect_rows(KIND, results)
+    return rows_of(results)
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
@@ -181,7 +238,7 @@ def _row(cells: Cells, fields: Mapping[str, str], spec: SearchSpec, objective: s
 
 def _ran(spec: SearchSpec, layout: Layout, step_time_s: float, cells: Cells, numbers: dict[str, Any]) -> Observation:
     peak = _positive(cells, METADATA + "peak_memory_gib")
-    return observation_of(spec, KIND, layout, "ok", step_time_s=step_time_s, peak_memory_gib=peak, **numbers)
+    return result_of(spec, KIND, layout, "ok", step_time_s=step_time_s, peak_memory_gib=peak, **numbers)
 
 
 def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, numbers: dict[str, Any]) -> Observation | str:
@@ -196,7 +253,7 @@ def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, number
     is_unknown_oom = reason is None and _OUT_OF_MEMORY.search(word)
     is_oom = is_unknown_oom or policy.exceeds_rank_memory(spec.cluster.accelerator.name)
     known = numbers | {"failure_reason": None if reason is None else word}
-    return observation_of(spec, KIND, layout, "oom" if is_oom else "failed", **known)
+    return result_of(spec, KIND, layout, "oom" if is_oom else "failed", **known)
 
 
 def _step_time_s(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, objective: str | None) -> float:

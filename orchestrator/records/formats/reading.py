@@ -1,22 +1,61 @@
-"""Completes the layout fields of other programs' results from a search file, up to an Observation. Pure."""
+"""Reading of other programs' results: texts within bounds, rows whose mistakes are told all at once, and layouts that a
+search file completes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.observations import model_name
-from search_spaces.errors import InputError
-from search_spaces.hardware.cluster import Cluster
+from orchestrator.records.observations import TableRows, observation_of
+from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import BATCH_RULE, DERIVED, MODEL_DEGREES, OTHER_DEGREES, WORLD_RULE, Layout
 from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
+from search_spaces.plain_file import read_named
 from search_spaces.tables.measured_table import Observation
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
 """Fields without a usable default."""
 _SHORTEST_S, _LONGEST_S = 1e-9, 1e9
+
+
+def read_text(path: Path) -> str:
+    """Read a regular file as UTF-8; InputError if it cannot be read, is too large or is not UTF-8."""
+    try:
+        raw = read_named(path)
+    except OSError as error:
+        fix = "name the table itself, a plain file that you may read"
+        raise _no_text(path, f"cannot be read: {error.strerror or error}", fix) from error
+    try:
+        return raw.decode("utf-8-sig")  # spreadsheets write a byte-order mark
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _no_text(path, "is not UTF-8", "save it as UTF-8", line) from error
+
+
+def _no_text(path: Path, message: str, fix: str, line: int | None = None) -> InputError:
+    rule = "results are text, CSV or JSON; nothing is unpickled"
+    return InputError.of("file", message, file=str(path), line=line, value=str(path), rule=rule, fix=fix)
+
+
+def rows_of(results: Iterable[tuple[Mapping[str, Any], Callable[[], Observation | str]]]) -> TableRows:
+    """Read all results, each by a function that returns its row or the reason for leaving it out.
+
+    InputError with the problems of all invalid results, each with its location.
+    """
+    found: list[Observation | str] = []
+    problems: list[Problem] = []
+    for where, read in results:
+        try:
+            found.append(read())
+        except InputError as error:
+            problems += error.at(**where).problems
+    if problems:
+        raise InputError(*problems)
+    return TableRows.of(found)
 
 
 def layout_of(spec: SearchSpec, given: Mapping[str, Any], num_gpus: int | None = None) -> Layout:
@@ -78,29 +117,12 @@ def _fill(
         raise InputError.of(code, message, key=name, value=fields[name], rule=rule, fix=fix)
 
 
-def observation_of(
-    spec: SearchSpec, source: str, layout: Layout, outcome: str, gpus_per_node: int | None = None, **numbers: Any
-) -> Observation:
-    """A row of a measured table with the search's model; `numbers` are fields of Observation.
-
-    InputError for an impossible step time.
-    """
-    step_time_s = numbers.get("step_time_s")
+def result_of(spec: SearchSpec, source: str, layout: Layout, outcome: str, **fields: Any) -> Observation:
+    """A row as `observation_of`; InputError for an impossible step time."""
+    step_time_s = fields.get("step_time_s")
     if step_time_s is not None and not _SHORTEST_S <= step_time_s <= _LONGEST_S:
         rule = f"a step takes from {_SHORTEST_S:g} to {_LONGEST_S:g} s"
         message = f"is {step_time_s:.3g} s in these results"
         fix = "remove the result; for a results.csv check that --objective names its numbers"
         raise InputError.of("cell", message, key="step_time_s", value=step_time_s, rule=rule, fix=fix)
-    name, accelerator = model_name(spec.model), spec.cluster.accelerator
-    batch = layout.global_batch_size
-    return Observation(
-        problem=f"{name}-{layout.num_gpus}x{accelerator.name}-gbs{batch}",
-        source=source,
-        model_name=name,
-        model=spec.model,
-        cluster=Cluster(accelerator, gpus_per_node or spec.cluster.gpus_per_node, layout.num_nodes),
-        global_batch_size=batch,
-        layout=layout,
-        outcome=outcome,
-        **numbers,
-    )
+    return observation_of(spec, source, layout, outcome, **fields)

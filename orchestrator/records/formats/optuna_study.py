@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.records.formats.export_result import ExportResult
-from orchestrator.records.formats.table_export import TIMES, objective_of, trial_rows
-from orchestrator.records.observations import IN_FLIGHT
-from search_spaces.errors import InputError
+from orchestrator.config.spec import SearchSpec
+from orchestrator.records.formats.trial_table import TIMES, ExportResult, ended_rows, objective_of
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import has_stopped_early
@@ -23,19 +20,19 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-def optuna_study(
-    search: SearchRecord, objectives: Sequence[Objective], axes: Mapping[str, Sequence[Any]]
-) -> ExportResult:
+def optuna_study(search: SearchRecord, spec: SearchSpec) -> ExportResult:
     """A database with a study of the search's finished trials, named by the search's id.
 
-    Parameters are the layout fields that differ between trials or have several values in `axes`: integers as integers,
+    Parameters are the layout fields that differ between trials or have several values in the space: integers as such,
     everything else as categories. Other fields and columns are user attributes. Pruned trials are PRUNED, other
-    failures FAIL. InputError if optuna is not installed.
+    failures FAIL.
     """
-    optuna = _optuna()
-    ended = [trial for trial in search.trials if trial.state.is_ended]
-    distributions = _distributions(ended, axes)
-    rows = {row["trial"]: row for row in trial_rows(search)}
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    ended, left_out = ended_rows(search)
+    objectives, axes = spec.objectives, spec.space.given_axes() if spec.candidates is None else {}
+    distributions = _distributions([trial for trial, _ in ended], axes)
     storage = optuna.storages.RDBStorage("sqlite:///:memory:")
     study = optuna.create_study(
         storage=storage, study_name=search.search_id, directions=[_direction(each) for each in objectives]
@@ -45,31 +42,16 @@ def optuna_study(
         study.set_metric_names([objective.value for objective in objectives])
     study.set_user_attr("parlay.search_id", search.search_id)
     study.set_user_attr("parlay.state", str(search.state))
-    for trial in ended:
-        study.add_trial(_frozen_trial(search, trial, rows[trial.trial], objectives, distributions))
-    content = storage.engine.raw_connection().driver_connection.serialize()
+    for trial, row in ended:
+        study.add_trial(_frozen_trial(search, trial, row, objectives, distributions))
+    connection: Any = storage.engine.raw_connection().driver_connection
+    content = connection.serialize()
     storage.remove_session()
     storage.engine.dispose()
-    in_flight = Counter({IN_FLIGHT: len(search.trials) - len(ended)})
-    return ExportResult(content, len(ended), dict(+in_flight))
+    return ExportResult(content, len(ended), left_out)
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise InputError.of(
-            "format",
-            "the package optuna is not installed",
-            key="--format",
-            value="optuna",
-            fix="pip install 'parlay[optuna]', or use another format",
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
-def _direction(objective: Objective) -> str:
+def _direction(objective: Objective) -> Literal["minimize", "maximize"]:
     return "minimize" if objective.is_minimised else "maximize"
 
 

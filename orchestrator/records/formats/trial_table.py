@@ -1,4 +1,4 @@
-"""Export of a search's trials as tidy CSV and parquet, one row per trial. Pure but for pyarrow.
+"""Table of a search's trials, one row per trial, as tidy CSV and parquet. Pure but for pyarrow.
 
 Names and units are those of `--json`. An unknown value is None in a row and an empty cell in a table.
 """
@@ -10,30 +10,36 @@ import io
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
 
-from orchestrator.records.observations import seconds_between
+from orchestrator.records.observations import IN_FLIGHT, seconds_between
 from search_spaces.decoding import encode
 from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
 from search_spaces.tables.csv_rows import escape_cell
 from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.ledger.events import SearchRecord
+from trials.outcome_types import MeasuredMetrics
 from trials.trial import Attempt, Trial, utc_text
 
 Row = dict[str, Any]
 
-MEASURED_COLUMNS = (
-    *("warmup_steps", "measured_steps", "step_time_s", "step_time_low_s", "step_time_high_s", "step_time_p95_s"),
-    *("fastest_rank_step_time_s", "tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
-    *("tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "mfu_causal", "hfu"),
-    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_device_memory_gib"),
-    *("allocated_memory_slope_mib_per_step", "reserved_memory_slope_mib_per_step", "device_memory_slope_mib_per_step"),
-    *("device_memory_full_at_step", "peak_host_memory_gib", "host_memory_available_gib"),
-    *("host_memory_slope_mib_per_step", "host_memory_full_at_step", "data_wait_s"),
-    *("joules_per_token", "joules_per_token_low", "joules_per_token_high"),
-    *("expert_tokens_mean", "expert_tokens_most", "loss_first", "loss_last"),
-    *("epoch_s", "loss_after_epoch", "startup_s"),
-)
+
+@dataclass(frozen=True)
+class ExportResult:
+    """The content of an exported file, the number of trials in it, and the number of trials left out, by reason."""
+
+    content: bytes
+    rows: int
+    left_out: Mapping[str, int]
+
+
+_MEASURED_TYPES: Mapping[str, type] = {
+    name: kind
+    for name, hint in get_type_hints(MeasuredMetrics).items()
+    for kind in (int, float)
+    if kind in (hint, *get_args(hint))
+}
 """Scalar fields of outcome.measured."""
 TIMES = ("proposed_at", "submitted_at", "started_at", "ended_at")
 """UTC seconds since the epoch in a row, RFC 3339 in CSV, a timestamp in parquet."""
@@ -41,13 +47,13 @@ COLUMNS = (
     *("search_id", "trial", "kind", "state", "reason", "flags", "layout_key"),
     *LAYOUT_FIELDS,
     *("global_batch_size", "num_gpus"),
-    *MEASURED_COLUMNS,
+    *_MEASURED_TYPES,
     *("node_hours_per_billion_tokens", "predicted_step_time_s", "predicted_peak_memory_gib"),
     *("queue_wait_s", "duration_s", "node_hours", "num_attempts", "job_id", "nodes"),
     *TIMES,
 )
 
-_WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step", "device_memory_full_at_step"}
+_WHOLE = {name for name, kind in _MEASURED_TYPES.items() if kind is int}
 _WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", *NULLABLE}
 _MOST_WHOLE = 2**53
 _WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}
@@ -61,12 +67,22 @@ def trial_rows(search: SearchRecord) -> list[Row]:
     return [_row(search, trial) for trial in search.trials]
 
 
+def ended_rows(search: SearchRecord) -> tuple[list[tuple[Trial, Row]], Mapping[str, int]]:
+    """The ended trials, each with its row, and the number of the others by the reason for leaving them out."""
+    ended = [(trial, _row(search, trial)) for trial in search.trials if trial.state.is_ended]
+    in_flight = len(search.trials) - len(ended)
+    return ended, {IN_FLIGHT: in_flight} if in_flight else {}
+
+
 def csv_text(rows: Iterable[Row]) -> str:
     """Tidy CSV: a header, then one line per trial; flags and nodes are joined by blanks, booleans are 0 and 1."""
+    return csv_of(COLUMNS, ([_cell(name, row[name]) for name in COLUMNS] for row in rows))
+
+
+def csv_of(names: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """CSV of a header and these cells."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_cell(name, row[name]) for name in COLUMNS] for row in rows)
+    csv.writer(out, lineterminator="\n").writerows([names, *rows])
     return out.getvalue()
 
 
@@ -103,7 +119,7 @@ def _row(search: SearchRecord, trial: Trial) -> Row:
         **layout.to_json(),
         "global_batch_size": layout.global_batch_size,
         "num_gpus": layout.num_gpus,
-        **{name: _known(name, measured) for name in MEASURED_COLUMNS},
+        **{name: _known(name, measured) for name in _MEASURED_TYPES},
         "node_hours_per_billion_tokens": objective_of(trial, Objective.NODE_HOURS_PER_BILLION_TOKENS),
         "predicted_step_time_s": _known("step_time_s", prediction),
         "predicted_peak_memory_gib": _known("peak_memory_gib", prediction),

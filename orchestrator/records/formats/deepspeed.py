@@ -17,8 +17,8 @@ from orchestrator.config.importers.deepspeed_config import read_ds_config
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.json_text import json_object
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.formats.import_result import ImportResult, collect_rows, read_text
-from orchestrator.records.formats.layout_completion import layout_of, observation_of
+from orchestrator.records.formats.reading import layout_of, read_text, result_of, rows_of
+from orchestrator.records.observations import TableRows
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout, layout_mesh
 from search_spaces.tables.measured_table import Observation
@@ -32,13 +32,13 @@ _EXPERIMENT, _CONFIG, _METRICS, _ERRORS = "exp.json", "ds_config.json", "metrics
 _LOG_LINES = 400
 _MOST_EXPERIMENTS = 10_000
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED")
-_OVERSTATES = (
+OVERSTATES = (
     "DeepSpeed's autotuning times forward, backward and step separately and omits the time between them,"
     " so its throughput is slightly too high."
 )
 
 
-def read_autotuning(folder: Path, spec: SearchSpec) -> ImportResult:
+def read_autotuning(folder: Path, spec: SearchSpec) -> TableRows:
     """One row per experiment below this folder that was measured or failed.
 
     Experiments differ in global batch size, and each size is a problem of its own. Stages are those of the search's
@@ -55,7 +55,7 @@ def read_autotuning(folder: Path, spec: SearchSpec) -> ImportResult:
             fix="name that folder",
         )
     results = (({"file": str(experiment)}, partial(_row, experiment, spec)) for experiment in experiments)
-    return collect_rows(KIND, results, (_OVERSTATES,))
+    return rows_of(results)
 
 
 def _experiments(folder: Path) -> Iterator[Path]:
@@ -85,7 +85,7 @@ def _row(experiment: Path, spec: SearchSpec) -> Observation | str:
     if "error" not in errors.lower():
         return UNFINISHED
     outcome = "oom" if _OUT_OF_MEMORY.search(errors) else "failed"
-    return observation_of(spec, KIND, layout, outcome, gpus_per_node=gpus)
+    return result_of(spec, KIND, layout, outcome, gpus_per_node=gpus)
 
 
 def _measured(spec: SearchSpec, path: Path, layout: Layout, gpus: int) -> Observation:
@@ -96,7 +96,7 @@ def _measured(spec: SearchSpec, path: Path, layout: Layout, gpus: int) -> Observ
             "cell", f"is {throughput!r:.60}", rule=rule, fix=_TAKE_OUT, key="throughput", value=throughput
         )
     step_time_s = layout.global_batch_size / throughput
-    return observation_of(spec, KIND, layout, "ok", gpus_per_node=gpus, step_time_s=step_time_s)
+    return result_of(spec, KIND, layout, "ok", gpus_per_node=gpus, step_time_s=step_time_s)
 
 
 _TAKE_OUT = "move the experiment's folder out of the results"
