@@ -13,6 +13,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,10 @@ from trials.analysis.early_stopping import read_incumbent
 from trials.diagnostics.calibration import Measurements
 from trials.diagnostics.node_probe import NodeProbeReport, RankProbe
 from trials.diagnostics.selftest import Case, CaseResult, Results, read_cases, write_cases
-from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, SearchFolder, read_json, read_lines, write_json
 from trials.ledger.journal import Journal, search_of
-from trials.measurement.node_metrics import read_samples
-from trials.measurement.step_log import StepPhase, StepRecord, read_metrics
+from trials.measurement.node_metrics import NodeSample
+from trials.measurement.step_log import StepPhase, StepRecord
 from trials.pilot.files import StepFileKind
 from trials.ranks.program import read_spec
 from trials.trial import Outcome, utc_text
@@ -167,8 +168,8 @@ def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
     shutil.copy(SITES / "frontier.toml", folder)
     return {
         **{name: (json.dumps(content), changed_json, reader) for name, (content, reader) in objects.items()},
-        "metrics.jsonl": (json.dumps(step) + "\n", changed_lines, read_metrics),
-        "system.jsonl": (json.dumps(sample) + "\n", changed_lines, read_samples),
+        "metrics.jsonl": (json.dumps(step) + "\n", changed_lines, partial(read_lines, StepRecord)),
+        "system.jsonl": (json.dumps(sample) + "\n", changed_lines, partial(read_lines, NodeSample)),
         "cases.json": (None, changed_json, lambda path: read_cases(path.parent)),
         "results.json": (None, changed_json, lambda path: Results.read(path.parent)),
         service.searches.name: (None, changed_json, lambda path: service.read_searches()),

@@ -141,17 +141,6 @@ class TrialKind(LowerStrEnum):
     """A run of a recipe's layout."""
 
 
-@dataclass(frozen=True)
-class Rendezvous:
-    """Way in which the ranks find each other: `file` on one machine, `tcp` between nodes.
-
-    With `tcp` rank 0 takes a free port of 20000-29999 on its own node and publishes host and port in the attempt's
-    folder, so that nothing has to be known before the nodes are.
-    """
-
-    kind: str = "file"
-
-
 def _has_kind(trainer: Mapping[str, Any]) -> bool:
     return isinstance(trainer.get("kind"), str)
 
@@ -183,8 +172,6 @@ class TrialSpec(JsonObject):
     )
     """The `trainer` section of search.json."""
     seed: int = 1234
-    rendezvous: Rendezvous = Rendezvous()
-    """Rendezvous of the ranks."""
 
     @property
     def attempt_key(self) -> str:

@@ -18,10 +18,10 @@ from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import in_objective_unit, known_value_of, objectives_of_record
 from trials.analysis.search_cost import SearchCost, trial_billed_hours
 from trials.analysis.verdict import baseline_key_of, counts_of, ranking_of, verdict_of
-from trials.files.folders import SearchFolder
+from trials.files.folders import SearchFolder, read_lines
 from trials.ledger.events import SearchRecord
-from trials.measurement.node_metrics import MAX_NODES, read_samples
-from trials.measurement.step_log import StepRecord, read_metrics
+from trials.measurement.node_metrics import MAX_BYTES, MAX_NODES, NodeSample
+from trials.measurement.step_log import StepRecord
 from trials.trial import Attempt, Trial, TrialKind, TrialState, utc_seconds
 
 _HIGHEST_STEP = 2**63 - 1
@@ -105,7 +105,7 @@ def series_points(trial: Trial, folder: SearchFolder) -> list[Point]:
     last = trial.last_attempt
     if last is None:
         return []
-    records = read_metrics(folder.attempt(trial.trial, last.attempt).metrics(_restart(last)))
+    records = read_lines(StepRecord, folder.attempt(trial.trial, last.attempt).metrics(_restart(last)))
     return [point for record in _thinned(records) for point in _step_points(record)]
 
 
@@ -141,7 +141,8 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
     points: list[Point] = []
     for node in range(min(last.num_nodes, MAX_NODES)):
         prefix = f"system/node_{node}/" if last.num_nodes > 1 else "system/"
-        for step, sample in _thinned([*enumerate(read_samples(attempt_folder.system(node, _restart(last))))]):
+        samples = read_lines(NodeSample, attempt_folder.system(node, _restart(last)), MAX_BYTES)
+        for step, sample in _thinned([*enumerate(samples)]):
             time_ms = epoch_ms(utc_seconds(sample.time))
             points += _points({prefix + name: value for name, value in sample.values.items()}, time_ms, step)
     return points

@@ -9,7 +9,7 @@ from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.measure_rules import MeasureRules
-from trials.trial import Attempt, Rendezvous, TrialKind, TrialSpec
+from trials.trial import Attempt, TrialKind, TrialSpec
 
 
 def program_spec(
@@ -39,5 +39,4 @@ def program_spec(
         accelerator=cluster.accelerator.name,
         measure=MeasureRules(time_limit_s=time_limit_s),
         trainer=trainer,
-        rendezvous=Rendezvous("file" if cluster.num_nodes == 1 else "tcp"),
     )

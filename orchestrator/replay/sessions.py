@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from trials.measurement.metrics import percentile
-from trials.measurement.run_variance import RunMeasurement, student_95, student_99
+from trials.measurement.run_variance import RunMeasurement, student_quantile
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import Flag
 
@@ -131,8 +131,8 @@ def log_change(before: Sequence[MeasurementSession], after: Sequence[Measurement
     error = math.sqrt(variance)
     return LogChange(
         _mean_log_step_time(before) - _mean_log_step_time(after),
-        student_95(freedom) * error,
-        student_99(freedom) * error,
+        student_quantile(0.05, freedom) * error,
+        student_quantile(0.01, freedom) * error,
     )
 
 

@@ -25,7 +25,7 @@ from trials.failure_policy import policy_of
 from trials.files.folders import SearchFolder, links_outside, read_json
 from trials.files.path_owners import FolderIdentity
 from trials.measure_rules import MeasureRules
-from trials.trial import Attempt, FailureReason, Outcome, Rendezvous, Trial, TrialKind, TrialSpec, TrialState
+from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState
 
 MAX_OUTCOME_BYTES = 64 * 2**20
 """The longest possible trial, 100,000 steps, writes a few MiB."""
@@ -79,7 +79,6 @@ class AttemptFactory:
             measure=self._rules(trial, attempt),
             trainer=self.trainer,
             seed=self.seed,
-            rendezvous=Rendezvous("file" if trial.layout.num_nodes == 1 else "tcp"),
         )
 
     def _rules(self, trial: Trial, attempt: Attempt) -> MeasureRules:

@@ -18,9 +18,9 @@ from tests.bad_inputs.cli import endless, pipe
 from tests.kit import MEASURED, OUTCOME, SPEC
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files import folders
-from trials.files.folders import SearchFolder, read_json, write_json
+from trials.files.folders import SearchFolder, read_json, read_lines, write_json
 from trials.files.text import tail
-from trials.measurement.step_log import read_metrics
+from trials.measurement.step_log import StepRecord
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialState
 
 ENDED = LaunchStatus(Liveness.ENDED, started=True)
@@ -148,7 +148,7 @@ def test_no_log_and_no_metrics_are_read_through_a_link(search):
     with pytest.raises(OSError, match="not a regular file"):
         tail(attempt.rank_log(0), 3)
     with pytest.raises(ValueError, match="not a regular file"):
-        read_metrics(attempt.metrics())
+        read_lines(StepRecord, attempt.metrics())
 
 
 @pytest.mark.security("paths")

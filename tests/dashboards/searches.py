@@ -9,9 +9,9 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
 from tests.trials.ledger.stories import Story
-from trials.files.folders import SearchFolder
+from trials.files.folders import SearchFolder, json_line
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
-from trials.measurement.node_metrics import NodeSample, sample_line
+from trials.measurement.node_metrics import NodeSample
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.trial import FailureReason, Outcome, OutcomeStatus, utc_text
 
@@ -136,7 +136,7 @@ def search_folder(root: Path, record: SearchRecord, num_steps: int = 3) -> Searc
     folder.path.mkdir(parents=True)
     folder.yaml.write_text("name: tiny\n")
     used = [{"cpu_utilization_percentage": 10.0 * (number % 10)} for number in range(num_steps)]
-    samples = [sample_line(NodeSample(utc_text(START + 100 + 5 * n), values)) for n, values in enumerate(used)]
+    samples = [json_line(NodeSample(utc_text(START + 100 + 5 * n), values)) for n, values in enumerate(used)]
     for trial in record.trials:
         for attempt in trial.attempts:
             place = folder.attempt(trial.trial, attempt.attempt)

@@ -17,9 +17,11 @@ from trials.measurement.run_variance import (
     geometric_median,
     log_half_width,
     steps_variance,
+    student_above,
+    student_quantile,
+    student_tails,
     variance_between,
 )
-from trials.measurement.student import student_above, student_quantile, student_tails
 from trials.trial import LowerStrEnum
 
 ERROR_RATE = 0.05

@@ -14,8 +14,7 @@ from search_spaces.layouts.layout import Layout
 from trials.analysis.finals import ERROR_RATE, TIE_MARGIN, FinalsEnding, FinalsStanding
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, speed_of
-from trials.measurement.run_variance import RunMeasurement
-from trials.measurement.student import student_quantile
+from trials.measurement.run_variance import RunMeasurement, student_quantile
 
 PAIR_SPREAD = 0.02 * math.sqrt(2)
 """Prior relative spread of the ratio of two runs of the same minutes, each of which varies by 2 %."""

@@ -19,7 +19,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_as, write_json
 from trials.measure_rules import MeasureRules
-from trials.trial import LowerStrEnum, Rendezvous, TrialKind, TrialSpec
+from trials.trial import LowerStrEnum, TrialKind, TrialSpec
 
 SEED = 7
 CASE_LIMIT_S = 120.0
@@ -139,7 +139,7 @@ def tolerance_of(case: Case, accelerator: str) -> float:
 
 def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: MeasureRules | None = None) -> TrialSpec:
     """The case as a trial's spec."""
-    layout, num_nodes = case.layout, -(-case.layout.num_gpus // gpus_per_node)
+    layout = case.layout
     return TrialSpec(
         search_id="selftest-aaaaaa",
         trial="t0001",
@@ -155,7 +155,6 @@ def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: Measure
         # The watchdog waits half of a trial's limit for a sign of progress.
         measure=measure or MeasureRules(time_limit_s=2 * CASE_LIMIT_S),
         seed=SEED,
-        rendezvous=Rendezvous("file" if num_nodes == 1 else "tcp"),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import secrets
 import shlex
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from search_spaces.decoding import T, decode, parse_json, require_schema
+from search_spaces.decoding import JsonObject, T, decode, parse_json, require_schema
 from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
 
@@ -284,14 +283,28 @@ def read_as(kind: type[T], path: Path, schema: str | None = None) -> T | None:
         raise DamagedFile(path, error) from error
 
 
+def json_line(one: JsonObject) -> bytes:
+    """One whole line; ValueError for not-a-number."""
+    return json.dumps(one.to_json(), allow_nan=False).encode() + b"\n"
+
+
+def read_lines(kind: type[T], path: Path, most_bytes: int = MAX_BYTES) -> list[T]:
+    """The objects that a file has so far, one a line; a last line still being written is left out, a missing file is
+    empty.
+
+    ValueError for a complete line that is none, and for what is not a regular file of at most so many bytes.
+    """
+    try:
+        written = read_plain(path, most_bytes)
+    except FileNotFoundError:
+        return []
+    whole_lines = written[: written.rfind(b"\n") + 1].splitlines()
+    try:
+        return [decode(kind, parse_json(line)) for line in whole_lines]
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
 def links_outside(path: Path, root: Path) -> bool:
     """True if a link on the way to `path` leads outside of the folder `root`."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
-
-
-def finite_number(text: str) -> float:
-    """Parse a float or constant of JSON; ValueError for NaN, and for what overflows a float."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value

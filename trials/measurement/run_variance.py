@@ -1,10 +1,14 @@
-"""Spread between runs of one layout, and the confidence interval of their median. Pure; the rule: docs/recipe.md."""
+"""Spread between runs of one layout, and the confidence interval of their median. Pure; the rule: docs/recipe.md.
+
+Student's t distribution with whole degrees of freedom, exactly, is here since the standard library lacks it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, median_high, median_low
 
 SPREAD_ALLOWANCE = 0.03
@@ -13,16 +17,7 @@ ALLOWANCE_WEIGHT = 4
 """Degrees of freedom of the prior spread."""
 
 _NORMAL_95 = 1.96
-# Two-sided 95 % quantiles of Student's t for 4 to 30 degrees of freedom.
-_STUDENT_95 = (
-    2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
-    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-# 99 % quantiles.
-_STUDENT_99 = (
-    4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947, 2.921, 2.898,
-    2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
-)  # fmt: skip
+_MAX_T = 1e6
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ def log_half_width(runs: Sequence[RunMeasurement]) -> float:
     10.2202/1544-6115.1027).
     """
     between, freedom = variance_between([runs])
-    return student_95(freedom) * math.sqrt(between / len(runs) + steps_variance(runs))
+    return student_quantile(0.05, freedom) * math.sqrt(between / len(runs) + steps_variance(runs))
 
 
 def variance_between(groups: Sequence[Sequence[RunMeasurement]]) -> tuple[float, int]:
@@ -64,16 +59,6 @@ def steps_variance(runs: Sequence[RunMeasurement]) -> float:
     return sum(run.standard_error**2 for run in runs) / len(runs) ** 2
 
 
-def student_95(freedom: int) -> float:
-    """Two-sided 95 % quantile of Student's t for at least 4 degrees of freedom; that of 30 for more than 30."""
-    return _STUDENT_95[min(freedom - 4, len(_STUDENT_95) - 1)]
-
-
-def student_99(freedom: int) -> float:
-    """Two-sided 99 % quantile of Student's t, likewise."""
-    return _STUDENT_99[min(freedom - 4, len(_STUDENT_99) - 1)]
-
-
 def geometric_median(values: Sequence[float]) -> float:
     """Median of positive values; of an even number the geometric mean of the middle two.
 
@@ -86,3 +71,33 @@ def _squares(runs: Sequence[RunMeasurement]) -> float:
     logs = [math.log(run.value) for run in runs]
     centre = fmean(logs)
     return sum((value - centre) ** 2 for value in logs)
+
+
+def student_tails(t: float, freedom: int) -> float:
+    """Probability that |T| exceeds |t| (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    is_odd = freedom % 2 == 1
+    term = cosine if is_odd else 1.0
+    total = 0.0
+    for step in range(freedom // 2):
+        total += term
+        term *= cosine**2 * ((2 * step + 2) / (2 * step + 3) if is_odd else (2 * step + 1) / (2 * step + 2))
+    within = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+    return max(0.0, 1.0 - within)
+
+
+def student_above(t: float, freedom: int) -> float:
+    """Probability that T exceeds t."""
+    half = student_tails(t, freedom) / 2
+    return half if t >= 0 else 1.0 - half
+
+
+@lru_cache(maxsize=1024)
+def student_quantile(tails: float, freedom: int) -> float:
+    """The t that |T| exceeds with this probability, by bisection; at most a million."""
+    low, high = 0.0, _MAX_T
+    while high - low > 1e-9 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tails(middle, freedom) > tails else (low, middle)
+    return high

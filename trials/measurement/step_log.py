@@ -1,14 +1,12 @@
-"""One line of JSON a training step: the record, its writer and its reader. Standard library only."""
+"""One line of JSON a training step: the record and its writer. Standard library only."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
-from search_spaces.decoding import JsonObject, parse_json
-from search_spaces.plain_file import read_plain
+from search_spaces.decoding import JsonObject
+from trials.files.folders import json_line
 from trials.trial import LowerStrEnum
 
 
@@ -52,25 +50,12 @@ class MetricsWriter:
     """Appends records to a metrics file, each flushed at once as one whole line. Used by one thread of rank 0."""
 
     def __init__(self, path: Path):
-        self._stream: TextIO = path.open("a", encoding="utf-8")
+        self._stream = path.open("ab")
 
     def write(self, record: StepRecord) -> None:
         """ValueError for not-a-number: such a step is not a measurement."""
-        self._stream.write(json.dumps(record.to_json(), allow_nan=False) + "\n")
+        self._stream.write(json_line(record))
         self._stream.flush()
 
     def close(self) -> None:
         self._stream.close()
-
-
-def read_metrics(path: Path) -> list[StepRecord]:
-    """The records written so far; a last line still being written is left out, a missing file is empty.
-
-    ValueError for a complete line that is not a record, and for what is not a regular file.
-    """
-    try:
-        text = read_plain(path).decode("utf-8")
-    except FileNotFoundError:
-        return []
-    whole_lines = text[: text.rfind("\n") + 1].splitlines()
-    return [StepRecord.from_json(parse_json(line)) for line in whole_lines]

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trials.files.folders import AttemptFolder
-from trials.measurement.node_metrics import MAX_NODES, NodeSample, sample_line
+from trials.files.folders import AttemptFolder, json_line
+from trials.measurement.node_metrics import MAX_NODES, NodeSample
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.nvml import Nvml
 from trials.trial import TrialSpec, utc_text
@@ -59,7 +59,7 @@ class NodeSampler(threading.Thread):
         with self._path.open("ab", buffering=0) as stream:
             while True:
                 time.sleep(pause_s)
-                stream.write(sample_line(NodeSample(utc_text(), node.look())))
+                stream.write(json_line(NodeSample(utc_text(), node.look())))
                 pause_s = pause_after(time.monotonic() - began)
 
 

@@ -12,7 +12,6 @@ from trials.diagnostics.parity_cases import failing_cases, named_case
 from trials.diagnostics.selftest import (
     RankTraining,
     ReferenceTraining,
-    case_spec,
     counting_fault,
     largest_difference,
     tolerance_of,
@@ -104,12 +103,6 @@ def test_a_case_that_must_fail_passes_only_when_all_its_ranks_end_for_the_reason
     oom, _ = failing_cases()
     result = judge_failure(oom, codes, outcome, 1.0)
     assert (result.passed, result.message) == (words is None, words)
-
-
-def test_a_case_within_a_node_meets_by_file_and_one_across_nodes_by_tcp():
-    assert case_spec(STAGES, "cpu", gpus_per_node=2).rendezvous.kind == "file"
-    across = case_spec(STAGES, "cpu", gpus_per_node=1)
-    assert (across.rendezvous.kind, across.num_nodes) == ("tcp", 2)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from tests.trials.trainers.common.test_log_lines import MEGATRON_DEEPSPEED, MEGA
 from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external.measurement import LogMeasurement
-from trials.files.folders import AttemptFolder, write_json
+from trials.files.folders import AttemptFolder, read_lines, write_json
 from trials.measure_rules import MeasureRules
 from trials.measurement.protocol import StopReason
-from trials.measurement.step_log import MetricsWriter, read_metrics
+from trials.measurement.step_log import MetricsWriter, StepRecord
 from trials.outcome_types import ThroughputBound
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -79,7 +79,7 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert outcome.proof["global_batch_size"] == 1536
     assert "unproven" in outcome.flags
     assert "throughput_mismatch" not in outcome.flags
-    [first, *_] = read_metrics(attempt_in(tmp_path, spec).metrics())
+    [first, *_] = read_lines(StepRecord, attempt_in(tmp_path, spec).metrics())
     assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
 
 

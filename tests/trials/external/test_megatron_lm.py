@@ -32,9 +32,9 @@ from tests.trials.train.trial_processes import RunningTrial
 from trials.attempt_result import expected_proof
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import CPU_TOLERANCES, SEED, Case
-from trials.files.folders import read_json
+from trials.files.folders import read_json, read_lines
 from trials.measure_rules import MeasureRules
-from trials.measurement.step_log import StepPhase, read_metrics
+from trials.measurement.step_log import StepPhase, StepRecord
 from trials.ranks.cuda_connections import ONE
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
@@ -172,7 +172,7 @@ def test_four_ranks_are_measured_and_ended(run, script_of):
     outcome, ranks = run(spec)
     assert outcome.status is OutcomeStatus.MEASURED
     assert_proven(outcome, spec)
-    records = read_metrics(ranks.folder.metrics())
+    records = read_lines(StepRecord, ranks.folder.metrics())
     assert [record.phase for record in records[:1]] == [StepPhase.WARMUP]
     assert records[-1].loss < records[0].loss
     assert list(outcome.metrics.startup_parts_s) == ["rendezvous", "build", "first_step", "warmup"]
@@ -248,7 +248,7 @@ def test_its_losses_are_those_of_a_plain_gpt_and_of_engine_megatron_core(
     spec = replace(spec, model=case.model, trainer=spec.trainer | {"arguments": arguments})
     outcome, ranks = run(spec, {GIVEN: "yes", **ONE})  # as Megatron's own launch scripts set
     assert outcome.status is OutcomeStatus.MEASURED, ranks.logs()
-    records = read_metrics(ranks.folder.metrics())
+    records = read_lines(StepRecord, ranks.folder.metrics())
     assert len(records) >= 7
     for name, losses in expected.items():
         logged = [losses[0], fmean(losses[:2]), *losses[2:]]  # as it logs the second iteration

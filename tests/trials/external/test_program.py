@@ -15,9 +15,9 @@ import pytest
 
 from tests.trials.external.ranks import FAKE, RULES, spec_for, start
 from tests.trials.train.trial_processes import RunningTrial
-from trials.files.folders import read_json, write_json
-from trials.measurement.step_log import StepPhase, read_metrics
-from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
+from trials.files.folders import read_json, read_lines, write_json
+from trials.measurement.step_log import StepPhase, StepRecord
+from trials.trial import FailureReason, Outcome, OutcomeStatus
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -64,7 +64,7 @@ def test_a_megatron_run_is_measured_from_the_last_ranks_log_and_ended_once_it_is
     assert measured.startup_s > 0
     assert list(measured.startup_parts_s) == ["rendezvous", "build", "first_step", "warmup"]
     assert measured.startup_s == pytest.approx(sum(measured.startup_parts_s.values()))
-    records = read_metrics(ranks.folder.metrics())
+    records = read_lines(StepRecord, ranks.folder.metrics())
     assert [r.phase for r in records] == [StepPhase.WARMUP] * 6 + [StepPhase.MEASURED] * (len(records) - 6)
     assert (records[0].step_time_s, records[0].loss, records[0].samples) == (0.5, 9.99, 4)
     assert len(records) < 50  # of the 60 that it was told to train
@@ -143,7 +143,7 @@ def test_a_trainer_ends_with_a_supervisor_that_was_killed(tmp_path):
 
 
 def test_ranks_of_several_nodes_meet_at_the_address_of_rank_0_and_each_node_is_sampled(tmp_path):
-    spec = replace(spec_for(), gpus_per_node=1, rendezvous=Rendezvous("tcp"))
+    spec = replace(spec_for(), gpus_per_node=1)
     ranks = start(tmp_path, spec)
     assert set(ranks.wait()) == {0}, ranks.logs()
     told = {ranks.folder.rank_log(rank).read_text().splitlines()[0].split(" at ")[1] for rank in (0, 1)}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -18,18 +19,18 @@ from tests.orchestrator.launchers.attempts import result_of, wait_until_ended, w
 from tests.trials.fork_server.servers import serve
 from tests.trials.train.parity import needs_accelerate, needs_megatron, needs_torchtitan
 from tests.trials.train.trial_processes import MODEL, RULES, make_spec
-from trials.files.folders import SearchFolder
-from trials.measurement.step_log import read_metrics
+from trials.files.folders import SearchFolder, read_lines
+from trials.measurement.step_log import StepRecord
 from trials.trial import TrialState
 
 Steps = Sequence[tuple[float | None, float | None]]
 """Loss and gradient norm of each step."""
 
 
-@pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Layout, bool | None], Steps]]:
-    """Steps of a layout's trial of one of both kinds, by one launcher, so that servers live from trial to trial."""
-    root, launcher, numbers = tmp_path_factory.mktemp("losses"), LocalLauncher([[]]), count(1)
+@pytest.fixture
+def steps(tmp_path: Path) -> Iterator[Callable[[Layout, bool | None], Steps]]:
+    """Steps of a layout's trial of one of both kinds, by a launcher of its own, which has few kinds of servers."""
+    root, launcher, numbers = tmp_path, LocalLauncher([[]]), count(1)
     snapshot_code(root / "code")
 
     def steps_of(layout: Layout, warm_start: bool | None) -> Steps:
@@ -44,7 +45,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Layout
         result = result_of(request, wait_until_ended(launcher, request))
         assert (result.state, result.excerpt) == (TrialState.MEASURED, None)
         assert result.outcome.started_warm is (warm_start is not False), folder.rank_log(0).read_text()
-        return [(record.loss, record.grad_norm) for record in read_metrics(folder.metrics())]
+        return [(record.loss, record.grad_norm) for record in read_lines(StepRecord, folder.metrics())]
 
     yield steps_of
     launcher.close()

@@ -9,7 +9,8 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, WITH_EXPERTS, faulty, make_spec
-from trials.measurement.step_log import read_metrics
+from trials.files.folders import read_lines
+from trials.measurement.step_log import StepRecord
 from trials.outcome_types import ThroughputBound
 from trials.trial import FailureReason, Flag, TrialSpec, TrialState
 
@@ -122,7 +123,7 @@ def test_enough_steps_before_the_time_limit_count_and_say_so_and_too_few_are_a_b
         assert trial.result().state is TrialState.MEASURED
         return
     assert outcome.reason is trial.result().reason is FailureReason.TIME_LIMIT
-    fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
+    fastest_s = min(record.step_time_s for record in read_lines(StepRecord, trial.folder.metrics())[1:])
     assert outcome.measured == ThroughputBound(
         pytest.approx(spec.global_batch_size * spec.model.seq_length / fastest_s)
     )

@@ -13,8 +13,8 @@ from search_spaces.layouts.layout import Layout
 from tests.trials.datasets import write_tokens
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, WITH_EXPERTS, best_of, faulty, make_spec
 from trials.diagnostics.parity_models import SHAPES
-from trials.files.folders import SearchFolder, read_json, write_json
-from trials.measurement.step_log import StepPhase, read_metrics
+from trials.files.folders import SearchFolder, read_json, read_lines, write_json
+from trials.measurement.step_log import StepPhase, StepRecord
 from trials.outcome_types import TimeParts
 from trials.trial import FailureReason, TrialKind, TrialState
 
@@ -60,7 +60,9 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
     trial = start(spec)
     assert trial.wait() == [0], trial.logs()
     assert trial.result().state is TrialState.MEASURED
-    measured_s = [r.step_time_s for r in read_metrics(trial.folder.metrics()) if r.phase is StepPhase.MEASURED]
+    measured_s = [
+        r.step_time_s for r in read_lines(StepRecord, trial.folder.metrics()) if r.phase is StepPhase.MEASURED
+    ]
     assert len(measured_s) == (30 if kind is TrialKind.REPEAT else RULES.min_steps)
 
 
@@ -78,7 +80,7 @@ def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout
     outcome = trial.outcome()
     assert "extrapolated" in outcome.flags
     assert outcome.proof["micro_batches_per_step"] == [short, long]
-    records = read_metrics(trial.folder.metrics())
+    records = read_lines(StepRecord, trial.folder.metrics())
     assert [r.samples for r in records[:5]] == [short, short, long, short, long]
     assert outcome.proof["samples_per_data_rank"] == [sum(r.samples for r in records)]
     measured, full = outcome.measured, layout.grad_accum_steps
@@ -179,7 +181,7 @@ def test_losses_are_the_same_for_every_layout_and_waits_for_data_are_part_of_the
         trial = start(make_spec(layout, trial=f"t000{number}", trainer={"kind": "parlay", "data": data}))
         assert trial.wait() == [0, 0], trial.logs()
         assert trial.result().state is TrialState.MEASURED
-        records, metrics = read_metrics(trial.folder.metrics()), trial.outcome().measured
+        records, metrics = read_lines(StepRecord, trial.folder.metrics()), trial.outcome().measured
         assert 0 <= metrics.data_wait_s < metrics.step_time_s
         assert all(record.data_wait_s < record.step_time_s for record in records)
         losses.append([record.loss for record in records][:10])

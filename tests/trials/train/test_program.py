@@ -18,13 +18,13 @@ from search_spaces.layouts.layout import Layout
 from tests.orchestrator.launchers.attempts import is_running
 from tests.trials.fork_server.servers import until
 from tests.trials.train.trial_processes import ENDLESS, LIMIT_S, MODEL, make_spec, start_trial
-from trials.files.folders import SearchFolder
-from trials.measurement.step_log import StepPhase, read_metrics
+from trials.files.folders import SearchFolder, read_lines
+from trials.measurement.step_log import StepPhase, StepRecord
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.startup import StartupPart
 from trials.train.program import require_runnable
-from trials.trial import FailureReason, Rendezvous, TrialState
+from trials.trial import FailureReason, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -35,10 +35,10 @@ PP2 = replace(ONE, pipeline_parallel=2, engine="deepspeed")
 
 
 @pytest.mark.parametrize(
-    ("layout", "rendezvous"), [(TP2, "file"), (PP2, "tcp")], ids=["torch-tp2-file", "deepspeed-pp2-tcp"]
+    ("layout", "gpus_per_node"), [(TP2, 2), (PP2, 1)], ids=["torch-tp2-one-node", "deepspeed-pp2-two-nodes"]
 )
-def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous):
-    trial = start(make_spec(layout, rendezvous=Rendezvous(rendezvous)))
+def test_a_trial_is_measured_and_its_outcome_believed(start, layout, gpus_per_node):
+    trial = start(make_spec(layout, gpus_per_node=gpus_per_node))
     assert trial.wait() == [0, 0], trial.logs()
     assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()
@@ -53,7 +53,7 @@ def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous)
     assert outcome.fingerprint["torch"]
     assert trial.folder.heartbeat.exists()
     assert trial.folder.system(0).exists()
-    records = read_metrics(trial.folder.metrics())
+    records = read_lines(StepRecord, trial.folder.metrics())
     assert [r.step for r in records] == list(range(1, steps + 1))
     assert [r.step_time_s for r in records] == list(outcome.step_times_s)
     assert sum(r.phase is StepPhase.MEASURED for r in records) == outcome.measured.measured_steps

@@ -86,12 +86,11 @@ def _group(ranks: list[int]) -> dist.ProcessGroup | None:
 
 
 def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dist.Store:
-    """Store in which the ranks publish their addresses; with `tcp` it is rank 0's."""
+    """Store in which the ranks publish their addresses: a file within a node, which only its owner can reach, else
+    rank 0's."""
     path = rendezvous_path(folder, env)
-    if spec.rendezvous.kind == "file":
+    if spec.num_nodes == 1:
         return dist.FileStore(str(path), env.world_size)
-    if spec.rendezvous.kind != "tcp":
-        raise ValueError(f"rendezvous.kind is {spec.rendezvous.kind!r}; there are file and tcp")
     if env.rank == 0:
         serve = partial(_tcp_store, env.world_size, True)
         return publish_address(spec, path, serve, is_taken=dist.DistNetworkError)

@@ -40,7 +40,7 @@ from tests.orchestrator.launchers.attempts import (
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import Liveness
 from trials.measure_rules import MeasureRules
-from trials.trial import FailureReason, Rendezvous, TrialState
+from trials.trial import FailureReason, TrialState
 
 GRACE_PERIODS = GracePeriods(after_failure_s=0.3, after_term_s=0.3)
 OBJECT_STORE_BYTES = 80 * 2**20
@@ -290,7 +290,7 @@ def test_a_node_without_parlay_can_run_the_supervisor(tmp_path):
 def on_two_nodes(request: LaunchRequest, ranks_per_node: int) -> LaunchRequest:
     ranks = 2 * ranks_per_node
     layout = replace(request.spec.layout, num_nodes=2, data_parallel=ranks, grad_accum_steps=4 // ranks)
-    return with_spec(request, layout=layout, num_gpus=ranks, gpus_per_node=ranks_per_node, rendezvous=Rendezvous("tcp"))
+    return with_spec(request, layout=layout, num_gpus=ranks, gpus_per_node=ranks_per_node)
 
 
 @pytest.mark.security("ray")

@@ -17,9 +17,8 @@ from trials.ranks import rendezvous
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.rendezvous import PORTS, usable_ports
 from trials.train.parallel.process_groups import open_store
-from trials.trial import Rendezvous
 
-SPEC = make_spec(Layout(tensor_parallel=2), rendezvous=Rendezvous("tcp"))
+SPEC = make_spec(Layout(tensor_parallel=2), gpus_per_node=1)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
