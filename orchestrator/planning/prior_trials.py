@@ -14,12 +14,10 @@ from orchestrator.config.schema.search_file import FROM_LEDGER, FROM_NOTHING
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.records.observations import INVALID, observed_trials
+from orchestrator.search.samplers.cost_model_posterior import peak_memory_gib, step_terms
 from search_spaces.cost_model.constants import typical_constants
-from search_spaces.cost_model.memory import stage_memory
-from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.engines import is_emulated
 from search_spaces.errors import ExternalError
-from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.measured_table import Observation, parse_table, read_table, render_table
 from trials.files.folders import SearchFolder, write_text
 from trials.files.text import plural
@@ -235,15 +233,13 @@ def _select(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
             problem = problems.setdefault((row.model, row.cluster, row.global_batch_size), {})
             problem.setdefault(row.layout.key, row)
     rounds = zip_longest(*(problem.values() for problem in problems.values()))
+    candidates = (row for each in rounds for row in each if row is not None)
     chosen: list[Observation] = []
     useless = 0
-    for row in (row for each in rounds for row in each if row is not None):
-        if len(chosen) == MAX_PRIOR_TRIALS:
-            break
-        if (known := _as_saved(row)) is None:
-            useless += 1
-        else:
-            chosen.append(known)
+    while more := list(islice(candidates, MAX_PRIOR_TRIALS - len(chosen))):
+        usable = _as_saved(more)
+        chosen += usable
+        useless += len(more) - len(usable)
     return tuple(chosen), useless
 
 
@@ -251,21 +247,28 @@ def _is_emulated(row: Observation) -> bool:
     return is_emulated(row.layout.engine, row.cluster.accelerator.name)
 
 
-def _as_saved(row: Observation) -> Observation | None:
-    """The row as a resumed search reads it back, a peak of 0 as unknown; None if a table or the cost model cannot take
-    it."""
-    layout = row.layout
-    if row.model.num_layers * layout.pipeline_parallel * layout.virtual_pipeline_stages > _MAX_STAGE_LAYERS:
-        return None
+def _as_saved(rows: Sequence[Observation]) -> list[Observation]:
+    """The rows as a resumed search reads them back, a peak of 0 as unknown, without those that a table or the cost
+    model cannot take."""
+    small = [row for row in rows if _num_stage_layers(row) <= _MAX_STAGE_LAYERS]
     try:
-        text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
-        (known,) = parse_table(text, "warm_start.csv")
-        layouts = LayoutTable.of([known.layout])
-        seconds = StepTerms.of(known.model, known.cluster, layouts).seconds(typical_constants()).item()
-        gib = stage_memory(known.model, layouts).peak.item()
+        text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None) for row in small])
+        known = parse_table(text, "warm_start.csv")
+        seconds, gib = (
+            step_terms(known, [row.cluster for row in known]).seconds(typical_constants()),
+            peak_memory_gib(known),
+        )
+        is_plausible = (seconds > 0) & (seconds < _MAX_VALUE) & (gib > 0) & (gib < _MAX_VALUE)
+        return [row for row, is_fine in zip(known, is_plausible, strict=True) if is_fine]
     except _UNREADABLE:
-        return None
-    return known if 0 < seconds < _MAX_VALUE and 0 < gib < _MAX_VALUE else None
+        if len(small) < 2:
+            return []
+    half = len(small) // 2
+    return [*_as_saved(small[:half]), *_as_saved(small[half:])]
+
+
+def _num_stage_layers(row: Observation) -> int:
+    return row.model.num_layers * row.layout.pipeline_parallel * row.layout.virtual_pipeline_stages
 
 
 def _distinct(names: Iterable[str | None]) -> list[str]:

@@ -78,7 +78,7 @@ class ScalingPosterior:
         found = self._time.summary
         self._constants, self._log_constants = found.constants, found.draws(_DRAWS, rng)
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
-        evidence = [memory_evidence(row, task.expert_skew) for row in rows if row.outcome in ("ok", "oom")]
+        evidence = memory_evidence(rows, task.expert_skew)
         self._memory = memory_posterior(task, evidence)
         self._widest = max(row.layout.num_nodes for row in ran)
         self._prior_log_sd = TimePrior.default(task.cluster.speed_is_known).deviations

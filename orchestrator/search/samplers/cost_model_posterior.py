@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from statistics import fmean
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,6 +34,8 @@ from search_spaces.routing import ROUTERS_CHOICE, Routing
 from search_spaces.tables.measured_table import Observation
 from trials.analysis.ranking import Objective, throughput_divisor
 from trials.failure_policy import policy_of
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -90,30 +94,54 @@ class ModelPriors:
         time = TimePrior.default(task.cluster.speed_is_known)
         memory = MEMORY_FACTOR
         if ran := [row for row in task.prior_trials if row.step_time_s is not None]:
-            terms = StepTerms.concatenate([_terms_of(row, task.cluster) for row in ran])
-            time = time.widened(terms, [row.step_time_s or math.nan for row in ran], seed=0)
-        if evidence := [memory_evidence(row) for row in task.prior_trials if row.outcome in ("ok", "oom")]:
+            clusters = [_known_now(row.cluster, task.cluster) for row in ran]
+            time = time.widened(step_terms(ran, clusters), [row.step_time_s or math.nan for row in ran], seed=0)
+        if evidence := memory_evidence(task.prior_trials):
             memory = MemoryPosterior(task.capacity_gib, evidence).transferred
         return cls(time, memory)
 
 
-def _terms_of(row: Observation, like: Cluster) -> StepTerms:
-    """Cost terms of a row, on this task's cluster where the row's nodes are of the same kind.
+def step_terms(rows: Sequence[Observation], clusters: Sequence[Cluster]) -> StepTerms:
+    """Cost terms of the rows, in their order, each on the cluster beside it. Rows of one model and cluster are one
+    table: the cost model takes as long for a layout as for a hundred."""
+    places = _places_by([(row.model, cluster) for row, cluster in zip(rows, clusters, strict=True)])
+    parts = [StepTerms.of(*key, LayoutTable.of([rows[place].layout for place in of])) for key, of in places.items()]
+    return StepTerms.concatenate(parts).take(np.argsort(np.concatenate([*places.values()])))
 
-    The links then are those known now. A single node's description may lack a fabric.
-    """
-    is_alike = (row.cluster.accelerator.name, row.cluster.gpus_per_node) == (like.accelerator.name, like.gpus_per_node)
+
+def peak_memory_gib(rows: Sequence[Observation], expert_skew: float = 1.0) -> np.ndarray:
+    """Estimated peak of each row, in their order."""
+    peaks = np.zeros(len(rows))
+    for model, places in _places_by([row.model for row in rows]).items():
+        layouts = LayoutTable.of([rows[place].layout for place in places])
+        peaks[places] = stage_memory(model, layouts, expert_skew=expert_skew).peak
+    return peaks
+
+
+def _places_by(keys: Sequence[K]) -> dict[K, list[int]]:
+    """Places of each key."""
+    places = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    return places
+
+
+def _known_now(of_row: Cluster, like: Cluster) -> Cluster:
+    """Cluster of a row: this task's where the row's nodes are of the same kind, with the links that are known now. A
+    single node's description may lack a fabric."""
+    is_alike = (of_row.accelerator.name, of_row.gpus_per_node) == (like.accelerator.name, like.gpus_per_node)
     has_fabric = like.given_links is None or like.given_links.fabric is not None
-    is_joined = has_fabric or row.cluster.num_nodes <= like.domain_nodes
-    cluster = replace(like, num_nodes=row.cluster.num_nodes) if is_alike and is_joined else row.cluster
-    return StepTerms.of(row.model, cluster, LayoutTable.of([row.layout]))
+    is_joined = has_fabric or of_row.num_nodes <= like.domain_nodes
+    return replace(like, num_nodes=of_row.num_nodes) if is_alike and is_joined else of_row
 
 
-def memory_evidence(row: Observation, expert_skew: float = 1.0) -> MemoryEvidence:
-    """Memory evidence of a row that ran, or that ran out of memory."""
-    estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout]), expert_skew=expert_skew).peak[0])
-    peak_gib = row.peak_memory_gib if _measures_tensors(row.cluster) else None
-    return MemoryEvidence(estimated_gib, row.outcome == "ok", peak_gib)
+def memory_evidence(rows: Iterable[Observation], expert_skew: float = 1.0) -> list[MemoryEvidence]:
+    """Memory evidence of the rows that ran, or that ran out of memory."""
+    tried = [row for row in rows if row.outcome in ("ok", "oom")]
+    return [
+        MemoryEvidence(float(gib), row.outcome == "ok", row.peak_memory_gib if _measures_tensors(row.cluster) else None)
+        for row, gib in zip(tried, peak_memory_gib(tried, expert_skew), strict=True)
+    ]
 
 
 def _measures_tensors(cluster: Cluster) -> bool:
