@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.config.notify_target import webhook_address
+from orchestrator.config.schema.notify import webhook_address
 from orchestrator.launchers.local.processes import RankProcess
 from orchestrator.launchers.local.rank_groups import RANKS_SCHEMA, AcceptedLaunch, read_ranks
 from orchestrator.launchers.slurm.handover import ClockReading, HandoverEntry, HandoverFile

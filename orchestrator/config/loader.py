@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.consistency import consistency_problems, needs_energy, routing_of
-from orchestrator.config.notify_target import notify_problems
 from orchestrator.config.schema.launcher import LauncherSection
+from orchestrator.config.schema.notify import notify_problems
 from orchestrator.config.schema.search_file import SearchFile, SearchSection
 from orchestrator.config.schema.slurm import resolved_image
 from orchestrator.config.setting_problems import candidate_problems

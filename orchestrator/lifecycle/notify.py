@@ -28,8 +28,7 @@ from dashboards.terminal.headline import best_layout_line, best_layout_name, hea
 from dashboards.terminal.progress import format_clock, limit_usages
 from dashboards.text import printable
 from orchestrator.config.answer import Answer
-from orchestrator.config.notify_target import webhook_address
-from orchestrator.config.schema.notify import NotifyEvent, NotifySection
+from orchestrator.config.schema.notify import NotifyEvent, NotifySection, webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.records.summary import StatusAnswer, status_of

@@ -18,8 +18,7 @@ from urllib.error import URLError
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.config.notify_target import notify_problems, webhook_address
-from orchestrator.config.schema.notify import NotifyEvent, NotifySection
+from orchestrator.config.schema.notify import NotifyEvent, NotifySection, notify_problems, webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.notify import event_message, last_progress_at, post, run_command
 from orchestrator.search.lease import LeaseLost
@@ -259,7 +258,7 @@ class TestSearchFile:
     def test_a_file_of_somebody_else_is_refused(self, tmp_path, monkeypatch):
         hook = private(tmp_path / "hook", "https://example.org/x")
         us = hook.stat().st_uid + 1
-        monkeypatch.setattr("orchestrator.config.notify_target.uid_as_seen_by", lambda folder: us)
+        monkeypatch.setattr("orchestrator.config.schema.notify.uid_as_seen_by", lambda folder: us)
         with pytest.raises(InputError, match="not a regular file that you own"):
             webhook_address(hook)
 
