@@ -128,4 +128,4 @@ def _log_command(search_id: str, verdict: SearchVerdict) -> tuple[NextCommand, .
     if verdict.most_common_failure is None:
         return ()
     *_, trial = verdict.most_common_failure
-    return (NextCommand("Read the log of one of them", f"parlay logs {trial} --search {search_id}"),)
+    return (NextCommand("Read the log of one of them", f"parlay logs {search_id} {trial}"),)

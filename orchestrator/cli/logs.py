@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +17,14 @@ from trials.files.folders import links_outside
 
 
 def logs(
-    trial: Annotated[str, typer.Argument(help="t0001 (its last attempt) or t0001.a1.")],
-    search: Annotated[
-        str | None, typer.Option("--search", help="The search's id or folder; default: the newest search.")
-    ] = None,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[SEARCH] TRIAL",
+            help="TRIAL: t0001 (its last attempt) or t0001.a1. SEARCH: the search's id or folder; default: the newest"
+            " search.",
+        ),
+    ],
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Print the whole log of this rank.")] = None,
     ledger: LedgerUrl = None,
 ) -> None:
@@ -27,6 +33,7 @@ def logs(
     from orchestrator.records.summary import logs_of
     from trials.failure_policy import policy_of
 
+    search, trial = _search_and_trial(names)
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
@@ -41,6 +48,17 @@ def logs(
     if advice := advice_after(attempt.reason, [attempt], limit_gib):
         heading.append(f"to try: {advice}")
     print_result(data, "\n".join([*heading, *data.files, "", data.excerpt or "(nothing was written)"]))
+
+
+def _search_and_trial(names: Sequence[str]) -> tuple[str | None, str]:
+    """The search, None for the newest, and the trial, in whichever order they were typed."""
+    trials = [name for name in names if re.fullmatch(r"t[0-9]{4,9}(\.a[0-9]{1,9})?", name)]
+    searches = [name for name in names if name not in trials]
+    if len(trials) == 1 and len(searches) <= 1:
+        return (*searches, None)[0], trials[0]
+    fix = f"parlay logs {(*searches, 'SEARCH')[0]} {(*trials, 't0001')[0]}"
+    message, rule = f"{' '.join(names)!r} names no trial of one search", "a trial is t0001 or t0001.a1"
+    raise InputError.of("usage", message, key="TRIAL", rule=rule, fix=fix)
 
 
 def _read_log(path: Path) -> str:

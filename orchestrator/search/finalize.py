@@ -53,7 +53,7 @@ class TrialFinalizer:
         failing = self._context.index.setting_failures.failing_values(trial.layout)
         for name, value in failing.items():
             setting = described(name, value)
-            logs = f"parlay logs {trial.trial} --search {self._context.search.search_id}"
+            logs = f"parlay logs {self._context.search.search_id} {trial.trial}"
             words = f"{setting}: every attempt with it failed, so it is not tried again; {logs} shows why"
             self._context.log_once.warning(words, key=setting)
         return bool(failing)

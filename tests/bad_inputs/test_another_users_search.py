@@ -35,7 +35,7 @@ READING = (
     "best",
     "report",
     "export",
-    "logs t0001 --search",
+    "logs t0001",
     "watch",
     "plan --from",
     "compare",

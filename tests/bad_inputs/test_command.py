@@ -206,7 +206,7 @@ def test_a_ledger_in_sqlite_on_a_shared_file_system_is_refused_with_a_local_path
 
 @pytest.mark.bad_input(45)
 def test_an_unknown_id_is_told_what_an_id_is(cli: Cli):
-    for verb in ("status", "best", "resume", "cancel", "sync", "export", "logs t0001 --search"):
+    for verb in ("status", "best", "resume", "cancel", "sync", "export", "logs t0001"):
         for given in ("nosuch-aaaaaa", "../..", "/etc/passwd", "x" * 300, "\x1b]0;t\x07"):
             problem = cli.refused(*verb.split(), given, code=4).about("search")
             assert problem["code"] == "unknown_id", (verb, given)

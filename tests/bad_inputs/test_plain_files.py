@@ -62,7 +62,7 @@ def test_no_log_is_shown_through_a_link(cli: Cli, ended: Path):
         (secret / name).write_text("hunter2\n")
         (attempt / name).unlink(missing_ok=True)
         (attempt / name).symlink_to(secret / name)
-    logs = ["logs", "t0001", "--search", str(ended)]
+    logs = ["logs", str(ended), "t0001"]
     for words in (logs, [*logs, "--rank", "0"], [*logs, "--rank", "1"]):
         assert "not a regular file" in cli.refused(*words, code=6).error["message"]
     shutil.rmtree(attempt)

@@ -44,7 +44,7 @@ def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(cli: Cli,
     folder = str(ended)
     commands = [[verb, folder] for verb in ("status", "watch", "best", "compare", "report")]
     commands[3].append(folder)
-    for words in [*commands, ["logs", "t0002", "--search", folder], ["status", folder, "--json"]]:
+    for words in [*commands, ["logs", folder, "t0002"], ["status", folder, "--json"]]:
         assert main.main(words) == 0, words
         said = cli.capsys.readouterr()
         assert is_harmless(said.out + said.err), words

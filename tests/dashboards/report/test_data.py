@@ -153,9 +153,9 @@ AGAIN = "parlay run search.yaml"
 @pytest.mark.parametrize(
     ("state", "words", "commands"),
     [
-        ("all_failed", "All 6 logs end with: OutOfMemoryError", ["parlay logs t0003 --search tiny-abcdef", AGAIN]),
+        ("all_failed", "All 6 logs end with: OutOfMemoryError", ["parlay logs tiny-abcdef t0003", AGAIN]),
         ("refused", "", ["parlay doctor search.yaml --submit-test", AGAIN]),
-        ("only_baseline", "3 trials of 4 failed", ["parlay logs t0002 --search tiny-abcdef", AGAIN]),
+        ("only_baseline", "3 trials of 4 failed", ["parlay logs tiny-abcdef t0002", AGAIN]),
         ("nothing_yet", "", ["parlay watch tiny-abcdef"]),
     ],
 )
