@@ -42,6 +42,12 @@ class SearchListRow:
     def is_ended(self) -> bool:
         return self.state not in (DisplayState.CREATED, DisplayState.RUNNING, DisplayState.STOPPING)
 
+    @property
+    def has_failed(self) -> bool:
+        """True for an end without a result that the user did not ask for, and where nobody drives the search any
+        more."""
+        return self.stopped is not None or self.state in (DisplayState.FAILED, DisplayState.REFUSED)
+
     def age(self, now: float) -> str:
         """Time since its creation; `now` is UTC seconds since the epoch."""
         return format_age(now - self.created_at)

@@ -40,8 +40,11 @@ def signed_in_page(action_key: str) -> Page:
     return html_page("signed_in.html.jinja", "Signed in", ("sign_in.js",), action_key=action_key)
 
 
-def searches_page(rows: Sequence[SearchListRow], now: float, num_older: int = 0) -> Page:
+def searches_page(
+    rows: Sequence[SearchListRow], now: float, num_older: int = 0, shows_failed_only: bool = False
+) -> Page:
     """List of a ledger's searches with links to their reports; `now` is UTC seconds since the epoch."""
+    failed = [row for row in rows if row.has_failed]
     older = f"{plural(num_older, 'older search')}: parlay status --all --json lists them" if num_older else None
     return html_page(
         "searches.html.jinja",
@@ -51,7 +54,9 @@ def searches_page(rows: Sequence[SearchListRow], now: float, num_older: int = 0)
         styles=_STYLES,
         heading=plural(len(rows) + num_older, "search"),
         columns=_COLUMNS,
-        rows=rows,
+        rows=failed if shows_failed_only else rows,
+        num_failed=len(failed),
+        shows_failed_only=shows_failed_only,
         now=now,
         older=older,
         nothing="No search yet. Start one with: parlay submit search.yaml",

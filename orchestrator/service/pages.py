@@ -137,7 +137,8 @@ class _Pages:
     @_with_error_page
     def searches(self, request: Request) -> Response:
         rows, num_older = self._searches.rows(self._handlers.stopped_searches())
-        return _html(searches_page(rows, time.time(), num_older))
+        is_for_failed = request.query_params.get("show") == "failed"
+        return _html(searches_page(rows, time.time(), num_older, is_for_failed))
 
     @_with_error_page
     def search(self, request: Request) -> Response:

@@ -98,6 +98,16 @@ def test_a_row_says_what_the_search_has_found_at_what_cost_and_why_it_ended():
     assert "<progress" not in text
 
 
+def test_the_list_can_be_cut_to_the_searches_that_failed_or_have_lost_their_driver():
+    failed, stopped = a_search(), replace(search_row(a_search().record, ""), search_id="left-abcdef", stopped="no code")
+    failed.end("failed", "no_feasible_layout")
+    rows = [search_row(failed.record, ""), stopped, replace(stopped, search_id="fine-abcdef", stopped=None)]
+    shown = {only: searches_page(rows, START, shows_failed_only=only).text for only in (False, True)}
+    named = {only: re.findall(r'href="/searches/([a-z]+)', text) for only, text in shown.items()}
+    assert named == {False: ["tiny", "left", "fine"], True: ["tiny", "left"]}
+    assert all('<a href="/?show=failed">Failed: 2</a>' in text for text in shown.values())
+
+
 @pytest.mark.parametrize(
     ("story", "said"),
     [
