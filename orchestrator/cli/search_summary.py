@@ -61,14 +61,21 @@ def print_search_summary(
         *flag_lines(search.trials),
         *headroom_lines(ranking),
     )
-    best = best_layout_line(verdict)
+    best, replayed, finals = best_layout_line(verdict), search.replayed_table, finals_end_of(search)
     is_redundant = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    finals = [] if (end := finals_end_of(search)) is None else [describe_finals_end(end)]
-    lines = [*notes, _format_state(search, verdict), *_time_lines(search), *finals, *_node_time_lines(search)]
-    lines += [] if search.replayed_table is None else [describe_replayed_table(search.replayed_table)]
-    lines += [*([] if is_redundant else [best]), *trade_offs(ranking), *_cost_lines(search, verdict)]
-    lines += [*_causes(search, spec), *_next_steps(search, folder, is_driven)]
-    print_text("\n".join(lines))
+    lines = [
+        *notes,
+        _format_state(search, verdict),
+        *_time_lines(search),
+        None if finals is None else describe_finals_end(finals),
+        describe_node_time(search_node_time(search)) if replayed is None else describe_replayed_table(replayed),
+        None if is_redundant else best,
+        *trade_offs(ranking),
+        describe_search_cost(SearchCost.of(search, verdict)),
+        *_causes(search, spec),
+        *_next_steps(search, folder, is_driven),
+    ]
+    print_text("\n".join(line for line in lines if line is not None))
     if spec.search.against is not None:
         from orchestrator.cli.compare import print_stacks
         from orchestrator.replay.stacks import stack_comparison
@@ -84,26 +91,10 @@ def _format_state(search: SearchRecord, verdict: SearchVerdict) -> str:
     return words + (f"\n{search.detail}" if search.detail and not is_redundant else "")
 
 
-def _time_lines(search: SearchRecord) -> list[str]:
+def _time_lines(search: SearchRecord) -> list[str | None]:
     """Attempts in flight of an unended search with what Slurm says of them, its time so far, and at most remaining."""
-    if search.state.is_ended:
-        return []
-    words = describe_time(search, now := time.time())
-    return [*in_flight_lines(search, now), *([] if words is None else [words])]
-
-
-def _node_time_lines(search: SearchRecord) -> list[str]:
-    """Use of the node-hours, where a clock measured them."""
-    if search.replayed_table is not None:
-        return []
-    words = describe_node_time(search_node_time(search))
-    return [] if words is None else [words]
-
-
-def _cost_lines(search: SearchRecord, verdict: SearchVerdict) -> list[str]:
-    """Cost of the search and its pay-back."""
-    words = describe_search_cost(SearchCost.of(search, verdict))
-    return [] if words is None else [words]
+    now = time.time()
+    return [] if search.state.is_ended else [*in_flight_lines(search, now), describe_time(search, now)]
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
@@ -133,7 +124,7 @@ def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> 
         words.append("MLflow:  parlay dashboard")
     failed = [t.trial for t in search.trials if has_failed(t)]
     if failed:
-        words.append(f"failed:  parlay logs {failed[0]} --search {folder.cli_name}")
+        words.append(f"failed:  parlay logs {folder.cli_name} {failed[0]}")
     if not search.state.is_ended and not is_driven:
         words.append(f"resume:  parlay resume {folder.cli_name} (if no driver runs)")
     return [*words, *launch_lines(folder)]

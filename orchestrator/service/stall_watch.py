@@ -10,14 +10,12 @@ from threading import Event
 
 from dashboards.log_once import LogOnce
 from orchestrator.config.schema.notify import NotifyEvent
+from orchestrator.lifecycle.driver_status import find_driver_status
 from orchestrator.lifecycle.notify import event_message, is_notification_due, send_notification
 from orchestrator.records.lookup import OwnSearch, own_search
-from orchestrator.search.lease import current_lease
 from search_spaces.errors import ExternalError, InputError
 from trials.files.folders import SearchFolder
-from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
-from trials.trial import utc_text
 
 _log = logging.getLogger(__name__)
 
@@ -58,20 +56,6 @@ def _check_search(found: OwnSearch, now: float) -> None:
         return
     message = event_message(NotifyEvent.STALL, found.record, found.spec.notify, now)
     if message is not None:
-        text = f"{message}; {_describe_driver(found, now)}"
+        driver = find_driver_status(found.folder, lambda search_id: None)
+        text = f"{message}; {driver.detail or f'its driver is {driver.process}'}"
         send_notification(found.folder, found.spec, found.record, NotifyEvent.STALL, text)
-
-
-def _describe_driver(found: OwnSearch, now: float) -> str:
-    try:
-        lease = current_lease(found.folder)
-    except (OSError, ExternalError) as error:
-        return f"the state of its driver is unknown: {error}"
-    is_held = lease is not None and lease.is_held(now)
-    if lease is None or (found.record.state is SearchState.CREATED and not is_held):
-        return "no driver has begun"
-    since = f"last heartbeat {utc_text(lease.heartbeat_at)}"
-    if not is_held:
-        return f"it has no driver ({since})"
-    state = "is at work" if lease.is_fresh(now) else "is silent"
-    return f"its driver, process {lease.pid} on {lease.host}, {state} ({since})"

@@ -222,7 +222,7 @@ def test_a_search_that_nobody_drives_is_told_of_once_after_the_stated_time(own_h
     (sent,) = map(json.loads, told.read_text().splitlines())
     assert (sent["event"], sent["status"]["state"]) == ("stall", "created")
     assert sent["message"].startswith(f"{search.search_id}: no trial has ended for 1:0")
-    assert sent["message"].endswith("(0 trials in flight, 0 so far); no driver has begun")
+    assert "(0 trials in flight, 0 so far); the search has no driver since " in sent["message"]
 
 
 def test_an_unreachable_folder_does_not_keep_others_from_being_told_of(own_home, search, tmp_path, monkeypatch):
