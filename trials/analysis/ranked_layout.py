@@ -193,7 +193,7 @@ def _merged(runs: Sequence[MeasuredMetrics]) -> MeasuredMetrics:
     found: dict[str, Any] = {name: geometric_median(known[name]) for name in _MEDIANS if known[name]}
     found |= {name: max(known[name]) for name in _PEAKS if known[name]}
     found |= {name: min(known[name]) for name in _LEAST if known[name]}
-    factor = math.exp(log_half_width(list(map(_run_measurement, runs))))
+    factor = math.exp(log_half_width(list(map(throughput_of, runs))))
     for name, low, high in (
         ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
         ("step_time_s", "step_time_low_s", "step_time_high_s"),
@@ -229,5 +229,6 @@ def _time_parts(runs: Sequence[MeasuredMetrics], step_time_s: float) -> Mapping[
     return {part: share * step_time_s for part, share in shares.items()}
 
 
-def _run_measurement(run: MeasuredMetrics) -> RunMeasurement:
+def throughput_of(run: MeasuredMetrics) -> RunMeasurement:
+    """Tokens per second of a run, or of a layout over its runs."""
     return RunMeasurement(run.tokens_per_sec, run.tokens_per_sec_low, run.tokens_per_sec_high)

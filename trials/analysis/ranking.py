@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout, energy_of, ranked_layouts
+from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout, energy_of, ranked_layouts, throughput_of
 from trials.failure_policy import policy_of
 from trials.measurement.run_variance import RunMeasurement, log_half_width
 from trials.outcome_types import MeasuredMetrics
@@ -249,27 +249,12 @@ def _speed_or_none(measured: TrialOrLayout, objective: Objective) -> RunMeasurem
 
 
 def _speed_of(metrics: MeasuredMetrics, layout: Layout, objective: Objective) -> RunMeasurement | None:
-    if not objective.follows_from_throughput:
-        energy = energy_of(metrics)
-        return None if energy is None else _inverse(energy)
-    sharers = throughput_divisor(layout, objective)
-    low, high = metrics.tokens_per_sec_low, metrics.tokens_per_sec_high
-    interval = (None, None) if low is None or high is None else (low / sharers, high / sharers)
-    return RunMeasurement(metrics.tokens_per_sec / sharers, *interval)
-
-
-def _inverse(energy: RunMeasurement) -> RunMeasurement:
-    if energy.low is None or energy.high is None:
-        return RunMeasurement(1 / energy.value)
-    return RunMeasurement(1 / energy.value, 1 / energy.high, 1 / energy.low)
+    if objective.follows_from_throughput:
+        return throughput_of(metrics).over(throughput_divisor(layout, objective))
+    energy = energy_of(metrics)
+    return None if energy is None else energy.inverse
 
 
 def _overlap(one: RunMeasurement, other: RunMeasurement) -> bool:
-    """True if the intervals overlap; an unknown interval is the point itself."""
-    (low, high), (other_low, other_high) = _interval(one), _interval(other)
+    (low, high), (other_low, other_high) = one.interval, other.interval
     return low <= other_high and other_low <= high
-
-
-def _interval(speed: RunMeasurement) -> tuple[float, float]:
-    is_unknown = speed.low is None or speed.high is None
-    return (speed.value, speed.value) if is_unknown else (speed.low, speed.high)  # type: ignore[return-value]

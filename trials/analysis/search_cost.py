@@ -9,12 +9,10 @@ with it; on equally many nodes, C / (n (speedup - 1)). Where both are billed ali
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import fsum
 
 from trials.analysis.ranking import Objective, Speedup, speedup_over
 from trials.analysis.verdict import SearchVerdict, VerdictKind
 from trials.ledger.events import SearchRecord
-from trials.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,6 @@ class SearchCost:
         if search.open_pilots:
             return cls(search.node_hours_used, None, None)
         return cls(search.node_hours_used, search.billed_hours, _pay_back(search.node_hours_used, verdict))
-
-
-def trial_billed_hours(trial: Trial) -> float | None:
-    """Billing hours of a trial's own jobs; None without any, and where Slurm did not tell those of all."""
-    jobs = [attempt.billed_hours for attempt in trial.attempts if attempt.node_hours]
-    known = [hours for hours in jobs if hours is not None]
-    return fsum(known) if known and len(known) == len(jobs) else None
 
 
 def _pay_back(node_hours: float, verdict: SearchVerdict) -> PayBack | None:

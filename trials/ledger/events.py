@@ -7,7 +7,7 @@ The driver records an event in the journal first and then applies it to the data
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
@@ -273,10 +273,8 @@ class SearchRecord:
     def billed_hours(self) -> float | None:
         """Slurm's billing hours of the jobs that have ended; None without any, and where Slurm did not tell those of
         all."""
-        jobs = [attempt.billed_hours for attempt in self._attempts if attempt.node_hours and not attempt.is_step]
-        jobs += [pilot.billed_hours for pilot in self.pilots.values() if pilot.node_hours]
-        known = [hours for hours in jobs if hours is not None]
-        return fsum(known) if known and len(known) == len(jobs) else None
+        attempts = [attempt for attempt in self._attempts if not attempt.is_step]
+        return billed_hours_of([*attempts, *self.pilots.values()])
 
     @property
     def node_hours_reserved(self) -> float:
@@ -289,6 +287,13 @@ class SearchRecord:
         """All attempts, the fabric check's last."""
         check = () if self.fabric_check is None else (self.fabric_check.attempt,)
         return (*(a for t in self.trials for a in t.attempts), *check)
+
+
+def billed_hours_of(jobs: Iterable[Attempt | PilotUsage]) -> float | None:
+    """Billing hours of the jobs that were charged; None without any, and where Slurm did not tell those of all."""
+    told = [job.billed_hours for job in jobs if job.node_hours]
+    known = [hours for hours in told if hours is not None]
+    return fsum(known) if known and len(known) == len(told) else None
 
 
 def replayed_table(launcher: Mapping[str, Any] | None) -> str | None:

@@ -29,6 +29,22 @@ class RunMeasurement:
     high: float | None = None
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Its ends; the point itself where they are unknown."""
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def inverse(self) -> RunMeasurement:
+        """One over it."""
+        if self.low is None or self.high is None:
+            return RunMeasurement(1 / self.value)
+        return RunMeasurement(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def over(self, divisor: float) -> RunMeasurement:
+        low, high = (None if end is None else end / divisor for end in (self.low, self.high))
+        return RunMeasurement(self.value / divisor, low, high)
+
+    @property
     def standard_error(self) -> float:
         """Relative standard error of the median over this run's steps; the prior spread where it is unknown."""
         if not self.low or not self.high:

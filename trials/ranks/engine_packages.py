@@ -157,15 +157,17 @@ def require_imported(transformer_engine: str | None, is_imported: bool) -> None:
 
 def engine_fault(engine: str, package: str, found: str | None) -> PackageFault | None:
     """Fault of the installed version of a package that this engine is."""
-    verified = VERIFIED[package]
+    return _unless_in(VERIFIED[package], package, found, f"engine {engine} was verified with {package}")
+
+
+def _unless_in(
+    verified: VersionRange, package: str, found: str | None, rule: str, fix: str | None = None, or_else: str = ""
+) -> PackageFault | None:
+    """Fault of an installed version that is not among these; `rule` is followed by them."""
     if found is not None and found in verified:
         return None
-    return PackageFault(
-        package,
-        _format(package, found),
-        f"engine {engine} was verified with {package}{verified}",
-        f"pip install '{package}{verified}'",
-    )
+    fix = fix or f"pip install '{package}{verified}'"
+    return PackageFault(package, _format(package, found), f"{rule}{verified}", fix + or_else)
 
 
 def _pipeline_fault(torch: str | None) -> PackageFault | None:
@@ -183,15 +185,8 @@ def _pipeline_fault(torch: str | None) -> PackageFault | None:
 
 def _fp8_fault(found: str | None) -> PackageFault | None:
     """Fault of the package whose linear layers torchtitan takes for 8 bits (components/quantization)."""
-    verified = VERIFIED[TORCHAO]
-    if found is not None and found in verified:
-        return None
-    return PackageFault(
-        TORCHAO,
-        _format(TORCHAO, found),
-        f"8-bit products of engine {TORCHTITAN} are those of {TORCHAO}{verified}",
-        f"pip install '{TORCHAO}{verified}', or set matmul_precision to same",
-    )
+    rule = f"8-bit products of engine {TORCHTITAN} are those of {TORCHAO}"
+    return _unless_in(VERIFIED[TORCHAO], TORCHAO, found, rule, or_else=", or set matmul_precision to same")
 
 
 def _varlen_fault(accelerator: str, installed: Installed) -> PackageFault | None:
@@ -215,23 +210,15 @@ def _flash_fault(installed: Installed) -> PackageFault | None:
     """Fault of flash attention: with AttnBackend.flash megatron-core switches cuDNN's attention off in Transformer
     Engine (megatron/core/models/common/language_module/language_module.py), so that it needs the package flash-attn."""
     found, declared = installed[TRANSFORMER_ENGINE], VERIFIED[TRANSFORMER_ENGINE]
-    if found is None or found not in declared:
-        return PackageFault(
-            TRANSFORMER_ENGINE,
-            _format(TRANSFORMER_ENGINE, found),
-            f"attention_kernel flash of engine {MEGATRON_CORE} is that of Transformer Engine{declared}",
-            f"{_INSTALL_TRANSFORMER_ENGINE}, or set attention_kernel to math",
-        )
-    kernels, supported = installed[FLASH_ATTENTION], flash_attention_range(found)
-    if kernels is not None and kernels in supported:
-        return None
-    return PackageFault(
-        FLASH_ATTENTION,
-        _format(FLASH_ATTENTION, kernels),
-        f"attention_kernel flash of engine {MEGATRON_CORE} with Transformer Engine {found} is that of"
-        f" {FLASH_ATTENTION}{supported}",
-        f"pip install --no-build-isolation '{FLASH_ATTENTION}{supported}', or set attention_kernel to math",
-    )
+    words, or_else = f"attention_kernel flash of engine {MEGATRON_CORE}", ", or set attention_kernel to math"
+    rule = f"{words} is that of Transformer Engine"
+    fault = _unless_in(declared, TRANSFORMER_ENGINE, found, rule, _INSTALL_TRANSFORMER_ENGINE, or_else)
+    if fault is not None or found is None:
+        return fault
+    supported = flash_attention_range(found)
+    rule = f"{words} with Transformer Engine {found} is that of {FLASH_ATTENTION}"
+    fix = f"pip install --no-build-isolation '{FLASH_ATTENTION}{supported}'"
+    return _unless_in(supported, FLASH_ATTENTION, installed[FLASH_ATTENTION], rule, fix, or_else)
 
 
 def flash_attention_range(transformer_engine: str) -> VersionRange:

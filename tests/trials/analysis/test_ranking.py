@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
@@ -93,15 +91,6 @@ class TestRanking:
         assert (names(ranking.ordered), names(ranking.ties)) == (["t0002", "t0003", "t0001"], [])
         unproven = [trial(1, 300.0, 0.05, ("unproven",)), trial(2, 299.0, 0.05, ("unproven",))]
         assert rank(unproven, SPEED, 8).best.trial == "t0001"
-
-    @pytest.mark.slow
-    @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=8), st.sampled_from(OF_THROUGHPUT))
-    def test_nothing_that_counts_is_better_than_the_best(self, speeds, objective):
-        trials = [trial(n, s, 0.01, num_nodes=n) for n, s in enumerate(speeds, start=1)]
-        ranking = rank(trials, objective, 8)
-        values = [value_of(t, objective) for t in ranking.ordered]
-        assert values == sorted(values, reverse=True)
-        assert value_of(ranking.best, objective) == max(values)
 
 
 def again(number: int, layout: int, tokens_per_sec: float, spread: float | None = 0.0) -> Trial:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -18,7 +19,7 @@ from search_spaces.errors import InputError
 from tests.contracts.test_ledger import emptied
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, written
 from trials.files import sqlite_file
-from trials.ledger import database
+from trials.ledger import database, projection
 from trials.ledger.commands import request_cancel
 from trials.ledger.database import (
     VERSION_TABLE,
@@ -30,6 +31,7 @@ from trials.ledger.database import (
     retry_while_busy,
 )
 from trials.ledger.events import Event, SearchState
+from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import SCHEMA
@@ -75,7 +77,7 @@ OPENERS = pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerRe
 
 
 def altered(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path, timeout=0)) as connection:
         for statement in statements:
             connection.execute(statement)
         connection.commit()
@@ -98,6 +100,11 @@ def test_a_ledger_of_another_schema_is_put_aside_and_rebuilt_from_journals_and_r
 ):
     kept = in_folder(url, tmp_path, "kept-aaaaaa")
     gone = in_folder(url, tmp_path, "gone-aaaaaa", has_journal=False)
+    numbers = [10001, 10000, 9999, 2]  # not in the order of their names
+    trials = [replace(gone.search.trials[0], trial=f"t{number:04d}", attempts=()) for number in numbers]
+    writer = LedgerWriter(url)
+    writer.replace(replace(gone.search, trials=tuple(trials)), str(tmp_path / "gone-aaaaaa"))
+    writer.close()
     in_folder(url, tmp_path, "lost-aaaaaa", has_journal=False)
     request_cancel(url, "kept-aaaaaa", at=1000)
     request_cancel(url, "gone-aaaaaa", at=1001)
@@ -115,8 +122,10 @@ def test_a_ledger_of_another_schema_is_put_aside_and_rebuilt_from_journals_and_r
     assert aside.stat().st_mode & 0o777 == 0o600
     reader = LedgerReader(url)
     assert reader.search("kept-aaaaaa") == kept.search
-    assert [trial.layout for trial in reader.search("gone-aaaaaa").trials] == [t.layout for t in gone.search.trials]
-    assert {found.search_id for found in reader.searches()} == {"kept-aaaaaa", "gone-aaaaaa"}
+    found = reader.search("gone-aaaaaa").trials
+    assert [trial.trial for trial in found] == [f"t{number:04d}" for number in sorted(numbers)]
+    assert {trial.layout for trial in found} == {gone.search.trials[0].layout}
+    assert {one.search_id for one in reader.searches()} == {"kept-aaaaaa", "gone-aaaaaa"}
     assert [command.at for name in ("kept", "gone") for command in reader.pending_commands(f"{name}-aaaaaa")] == [
         *(1000, 1001)
     ]
@@ -126,24 +135,9 @@ def test_a_ledger_of_another_schema_is_put_aside_and_rebuilt_from_journals_and_r
     assert "1 without a folder or rows that can be read stay behind: lost-aaaaaa" in said
 
 
-def test_others_use_a_ledger_of_another_schema_while_its_journals_are_read(path, url, tmp_path, monkeypatch):
-    in_folder(url, tmp_path, "kept-aaaaaa")
-    altered(path, f"UPDATE {VERSION_TABLE} SET version_num = '2'")
-    read = Journal.read
-
-    def read_slowly(journal: Journal) -> list[Event]:
-        with closing(sqlite3.connect(path, timeout=0)) as other:
-            other.execute("INSERT INTO command (search_id, kind, at) VALUES ('kept-aaaaaa', 'cancel', '1970')")
-            other.commit()
-        return read(journal)
-
-    monkeypatch.setattr(Journal, "read", read_slowly)
-    LedgerWriter(url).close()
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT search_id, at FROM command").fetchall() == [("kept-aaaaaa", "1970")]
-
-
-def test_events_recorded_while_a_journal_of_another_schema_is_read_are_kept(path, url, tmp_path, monkeypatch):
+def test_others_use_a_ledger_of_another_schema_while_its_journals_are_read_and_nothing_is_lost(
+    path, url, tmp_path, monkeypatch
+):
     story, folder = Story("kept-aaaaaa"), tmp_path / "kept-aaaaaa"
     story.create(folder=str(folder))
     folder.mkdir()
@@ -156,6 +150,7 @@ def test_events_recorded_while_a_journal_of_another_schema_is_read_are_kept(path
     def read_before_the_last(read_journal: Journal) -> list[Event]:
         events = read(read_journal)
         if len(story.events) == 1:
+            altered(path, "INSERT INTO command (search_id, kind, at) VALUES ('kept-aaaaaa', 'cancel', '1970')")
             journal.append(story.set_state(SearchState.RUNNING))
             driver.catch_up(story.search, story.events)
         return events
@@ -164,18 +159,8 @@ def test_events_recorded_while_a_journal_of_another_schema_is_read_are_kept(path
     LedgerWriter(url).close()
     driver.close()
     assert LedgerReader(url).search("kept-aaaaaa").state is SearchState.RUNNING
-
-
-def test_trials_known_by_rows_of_another_schema_are_in_the_order_of_their_numbers(path, url, tmp_path):
-    numbers = [10001, 10000, 9999, 2]
-    story = in_folder(url, tmp_path, "gone-aaaaaa", has_journal=False)
-    trials = [replace(story.search.trials[0], trial=f"t{number:04d}", attempts=()) for number in numbers]
-    writer = LedgerWriter(url)
-    writer.replace(replace(story.search, trials=tuple(trials)), str(tmp_path / "gone-aaaaaa"))
-    writer.close()
-    altered(path, f"UPDATE {VERSION_TABLE} SET version_num = '2'")
-    names = [trial.trial for trial in LedgerReader(url).search("gone-aaaaaa").trials]
-    assert names == [f"t{number:04d}" for number in sorted(numbers)]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT search_id, at FROM command").fetchall() == [("kept-aaaaaa", "1970")]
 
 
 @pytest.mark.processes
@@ -327,6 +312,20 @@ def test_a_locked_ledger_is_waited_for_and_one_that_stays_locked_is_unavailable_
         with pytest.raises(LedgerUnavailable, match="locked"):
             writer.apply(*story.steps[1])
     assert writer.last_seq(SEARCH_ID) == 1
+
+
+@pytest.mark.fault(30)
+def test_a_transaction_that_ends_in_its_middle_has_changed_nothing(url, monkeypatch):
+    story, writer = measured_story(), LedgerWriter(url)
+    for step in story.steps[:3]:
+        writer.apply(*step)
+    with monkeypatch.context() as patch:
+        patch.setattr(projection, "_attempt_row", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            writer.apply(*story.steps[3])
+    assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
+    writer.catch_up(story.search, story.events)
+    assert LedgerReader(url).search(SEARCH_ID) == story.search
 
 
 POSTGRES_FAILS = 'connection failed: connection to server at "127.0.0.1", port 50693 failed: '

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sqlite3
@@ -18,11 +17,10 @@ import pytest
 
 from orchestrator.search.event_store import EventStore
 from tests.postgres import PostgresServer, postgres
-from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story, written
-from trials.ledger import database
+from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
 from trials.ledger.commands import request_cancel
 from trials.ledger.database import LedgerFull
-from trials.ledger.events import Event, EventKind, SearchState
+from trials.ledger.events import Event, EventKind
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
@@ -65,21 +63,6 @@ def until_refused(act: Callable[[int], object]) -> OSError:
 
 
 @pytest.mark.fault(27)
-def test_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_is_room(small_disk):
-    story = measured_story()
-    journal = written(small_disk / "journal.jsonl", story.events)
-    ballast = filled(small_disk)
-    refusal = until_refused(lambda _: journal.append(story.set_state(SearchState.RUNNING, detail="x" * 900)))
-    assert refusal.errno == errno.ENOSPC
-    *told, refused = story.events
-    assert Journal(journal.path).read() == told
-    assert journal.path.read_bytes().endswith(b"\n")
-    ballast.unlink()
-    journal.append(refused)
-    assert Journal(journal.path).read() == story.events
-
-
-@pytest.mark.fault(27)
 def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tmp_path):
     url = f"sqlite:///{small_disk}/ledger.db"
     ledger = LedgerWriter(url)
@@ -100,33 +83,6 @@ def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tm
     assert history.search == fold(SEARCH_ID, Journal(tmp_path / "journal.jsonl").read())
     with closing(sqlite3.connect(small_disk / "ledger.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-@pytest.mark.fault(29)
-@pytest.mark.parametrize("kind", ["write", "read"])
-def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(tmp_path, monkeypatch, kind):
-    path, story = tmp_path / "ledger.db", measured_story()
-    writer = LedgerWriter(f"sqlite:///{path}")
-    writer.apply(*story.steps[0])
-    command = [sys.executable, "-m", "tests.trials.ledger.programs", "hold_lock", str(path), kind]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
-    waits, sleep = [], database.time.sleep
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 5:
-            other.communicate("enough\n")
-        sleep(seconds)
-
-    monkeypatch.setattr(database.time, "sleep", wait)
-    with subprocess.Popen(command, **pipes) as other:
-        assert other.stdout.readline() == "held\n"
-        for step in story.steps[1:]:
-            writer.apply(*step)
-        if kind == "read":
-            other.communicate("enough\n")
-    assert LedgerReader(f"sqlite:///{path}").search(SEARCH_ID) == story.search
-    assert (len(set(waits)) >= 5) == (kind == "write"), "a reader holds nobody up"
 
 
 def looked_at_from_outside(path: Path) -> list[str]:
@@ -153,18 +109,6 @@ def test_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_
     first.close()
     if other is not None:
         other.close()
-    assert LedgerReader(url).search(SEARCH_ID) == story.search
-
-
-@pytest.mark.fault(30)
-def test_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before(tmp_path):
-    url, story = f"sqlite:///{tmp_path}/ledger.db", measured_story()
-    command = [sys.executable, "-m", "tests.trials.ledger.programs", "die_in_transaction", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
-        assert driver.stdout.readline() == "in the middle\n"
-        driver.kill()
-    assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
-    LedgerWriter(url).catch_up(story.search, story.events)
     assert LedgerReader(url).search(SEARCH_ID) == story.search
 
 
@@ -209,9 +153,6 @@ def test_a_transaction_whose_reply_was_lost_is_tried_again_and_changes_nothing(s
         writer.apply(*step)
     assert len(commits) == 2 * len(story.events)
     assert LedgerReader(server.url).search(SEARCH_ID) == story.search
-
-
-# -- a driver killed or stopped at any moment
 
 
 def killed_after(number: int, journal: Path, url: str) -> int:

@@ -13,54 +13,53 @@ from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 RECORD = StepRecord(1, StepPhase.WARMUP, "2026-11-20T12:00:00.000000Z", 0.5, 0.4, 5.5, 1.25, 16, host_memory_gib=0.3)
 
 
+TIME = RECORD.time
+SAMPLE = NodeSample(TIME, {"cpu_utilization_percentage": 41.5, "gpu_15_power_usage_watts": 650.2})
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "metrics.r0.jsonl"
 
 
-def test_what_is_written_is_read_again_at_once_without_a_line_still_being_written(path):
-    assert read_lines(StepRecord, path) == []
-    writer = MetricsWriter(path)
-    writer.write(RECORD)
-    assert read_lines(StepRecord, path) == [RECORD]
-    second = StepRecord(2, StepPhase.MEASURED, RECORD.time, 0.4, 0.4, 5.0, 1.0, 16, 1.5, 2.0, 0.3)
-    writer.write(second)
+@pytest.mark.parametrize(
+    "written",
+    [
+        [RECORD, StepRecord(2, StepPhase.MEASURED, TIME, 0.4, 0.4, 5.0, 1.0, 16, 1.5, 2.0, 0.3)],
+        [SAMPLE, NodeSample(TIME)],
+    ],
+)
+def test_what_is_written_is_read_again_at_once_without_a_line_still_being_written(path, written):
+    kind, writer = type(written[0]), MetricsWriter(path)
+    assert read_lines(kind, path.with_name("none")) == []
+    for number, one in enumerate(written, 1):
+        writer.write(one)
+        assert read_lines(kind, path) == written[:number]
     writer.close()
-    with path.open("a") as stream:
-        stream.write('{"step": 2, "phase": "meas')
-    assert read_lines(StepRecord, path) == [RECORD, second]
+    with path.open("ab") as stream:
+        stream.write(json_line(written[0])[:20])
+    assert read_lines(kind, path) == written
 
 
-def test_an_unknown_key_and_what_is_no_number_are_no_measurement(path):
-    path.write_text(json.dumps(RECORD.to_json() | {"energy_j": 4.0}) + "\n")
-    with pytest.raises(ValueError, match="is not one of"):
-        read_lines(StepRecord, path)
-    broken = StepRecord(1, StepPhase.WARMUP, RECORD.time, 0.5, 0.4, float("nan"), 1.0, 16)
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        (StepRecord, RECORD.to_json() | {"energy_j": 4.0}, "is not one of"),
+        (NodeSample, {"time": TIME, "values": {"gpu_0_fan_percentage": 1.0}}, "fan_percentage.*not a node's metric"),
+        (NodeSample, {"time": TIME, "values": {"gpu_100_utilization_percentage": 1.0}}, "not a node's metric"),
+        (NodeSample, {"time": TIME, "values": {"cpu_utilization_percentage": float("nan")}}, "not a number"),
+    ],
+)
+def test_a_whole_line_of_another_form_is_an_error_that_names_the_file(path, kind, line, words):
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=rf"metrics\.r0\.jsonl: .*{words}"):
+        read_lines(kind, path)
+
+
+def test_what_is_no_number_is_no_measurement(path):
+    broken = StepRecord(1, StepPhase.WARMUP, TIME, 0.5, 0.4, float("nan"), 1.0, 16)
     with pytest.raises(ValueError, match="not JSON compliant"):
         MetricsWriter(path).write(broken)
-
-
-TIME = "2026-11-20T12:00:00.000000Z"
-SAMPLE = NodeSample(TIME, {"cpu_utilization_percentage": 41.5, "gpu_15_power_usage_watts": 650.2})
-
-
-def test_what_is_written_is_read_again_without_a_line_still_being_written(path):
-    assert read_lines(NodeSample, path, MAX_BYTES) == []
-    path.write_bytes(json_line(SAMPLE) + json_line(NodeSample(TIME)) + json_line(SAMPLE)[:20])
-    assert read_lines(NodeSample, path, MAX_BYTES) == [SAMPLE, NodeSample(TIME)]
-
-
-@pytest.mark.parametrize("name", ["gpu_0_fan_percentage", "gpu_100_utilization_percentage"])
-def test_a_name_that_is_none_of_ours_is_an_error(path, name):
-    path.write_text(json.dumps({"time": TIME, "values": {name: 1.0}}) + "\n")
-    with pytest.raises(ValueError, match=f"{name}.*not a node's metric"):
-        read_lines(NodeSample, path, MAX_BYTES)
-
-
-def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(path):
-    path.write_text(f'{{"time": "{TIME}", "values": {{"cpu_utilization_percentage": NaN}}}}\n')
-    with pytest.raises(ValueError, match=r"metrics\.r0\.jsonl"):
-        read_lines(NodeSample, path, MAX_BYTES)
 
 
 def test_a_file_without_an_end_and_a_link_are_not_read(tmp_path, path):

@@ -138,16 +138,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.fault(48)
-@pytest.mark.parametrize("victim", [0, 2], ids=["stub", "rank"])
-def test_a_killed_rank_or_stub_is_a_node_failure_and_nothing_is_left(tmp_path, launcher, victim):
-    request = attempt_request(tmp_path, "hang")
-    pids = hanging(launcher, request)
-    os.kill(pids[victim], signal.SIGKILL)
-    assert result_of(request, wait_until_ended(launcher, request)).reason is FailureReason.NODE_FAILURE
-    assert not any(is_running(pid) for pid in pids)
-
-
 @pytest.mark.fault(50)
 def test_a_server_that_cannot_be_forked_is_told_once_and_not_started_again(tmp_path, launcher, logged):
     light_code(tmp_path / "code", preload=REFUSES)
