@@ -13,7 +13,6 @@ IN_TURN = {
     "main": "what a program starts with",
     "emulate_device": "one for each trainer that runs on a CPU in tests",
     "optimizer_config": "one in the configuration of each trainer",
-    "set_initial_weights": "one for the model of each trainer",
     **dict.fromkeys(
         ("fingerprint", "layout_proof", "require_runnable", "run_rank"),
         "one for ranks of Parlay's own trainer, one for another trainer's",

@@ -22,9 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.named_weights import TRANSFORMERS_WEIGHTS, NamedWeights
 from trials.train.engines.optimizer import build_adamw
 from trials.train.engines.sharded_weights import ShardCounts, elements
-from trials.train.engines.transformers_model import build_model, set_weights
+from trials.train.engines.transformers_model import build_model
 from trials.train.parallel.process_groups import World
 from trials.trainers.accelerate.config import (
     MIXED_PRECISIONS,
@@ -53,7 +54,7 @@ class AccelerateEngine(Engine):
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         # Not by unwrap_model, which takes autocast from the model.
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-        set_weights(inner, training.model, training.weights)
+        NamedWeights(TRANSFORMERS_WEIGHTS, training.model, training.weights).set(inner)
         self._shards = ShardCounts(inner, LAYERS[training.model.position_embedding])
         _count_passes(inner)
         self.chunks = (inner,)

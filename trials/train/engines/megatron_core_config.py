@@ -90,7 +90,7 @@ def _of(config: type, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leave(weights: torch.Tensor) -> torch.Tensor:
-    """Initialization that draws nothing: megatron_core_weights.py sets the weights."""
+    """Initialization that draws nothing: named_weights.py sets the weights."""
     return weights
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.extensions.transformer_engine import HAVE_TE, TENorm
@@ -34,15 +35,17 @@ from torch import nn
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.pipeline_split import chunk_layers
+from search_spaces.model_shape import ModelShape
 from search_spaces.routing import SKEWED, Routing
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
 from trials.ranks.software import package_version
 from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
-from trials.train.engines.megatron_core_weights import ExpertPart, ModelWeights, set_initial_weights
+from trials.train.engines.named_weights import MEGATRON_CORE_WEIGHTS, ModelPart, NamedWeights
 from trials.train.model.forced_routing import forced_choice
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
+from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 ORDERS = {"tp-dp-pp": "tp-cp-ep-dp-pp", "tp-pp-dp": "tp-cp-ep-pp-dp"}
 """Megatron's names of the rank orders."""
@@ -196,9 +199,24 @@ def _build_chunk(config: Any, has_te_layers: bool, training: TrainingConfig, wor
     )
     for parameter in chunk.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-    weights = ModelWeights(model, training.weights, world.tensor_ranks, ExpertPart.of_this_rank())
-    set_initial_weights(chunk, first_layer, weights)
+    part = part_of_this_rank(model, first_layer)
+    NamedWeights(MEGATRON_CORE_WEIGHTS, model, training.weights, part).set(chunk)
     return chunk.to(training.device)
+
+
+def part_of_this_rank(model: ModelShape, first_layer: int) -> ModelPart:
+    """The part of the model that megatron-core's groups give this rank, of a chunk that begins with this layer."""
+    experts = parallel_state.get_expert_model_parallel_group()
+    return ModelPart(
+        first_layer,
+        experts.rank() * (model.num_experts or 0) // experts.size(),
+        _ranks_of(parallel_state.get_tensor_model_parallel_group()),
+        _ranks_of(parallel_state.get_expert_tensor_parallel_group()),
+    )
+
+
+def _ranks_of(group: dist.ProcessGroup) -> TensorParallelRanks:
+    return TensorParallelRanks(group.rank(), group.size())
 
 
 def _moe_layers(chunks: Iterable[MegatronChunk]) -> Iterator[MoELayer]:

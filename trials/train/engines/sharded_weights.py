@@ -1,22 +1,11 @@
-"""Weights that FSDP2 shards as DTensors, for engines that others wrote: initial values, and counts for the proof."""
+"""Counts of weights that FSDP2 shards as DTensors, for the proof of engines that others wrote."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate
-
-
-def fill(parameter: torch.Tensor, full: torch.Tensor) -> None:
-    """Set a parameter, or this rank's shard of it, from the whole tensor, which every rank has; nothing is sent."""
-    full = full.to(parameter.dtype)
-    if isinstance(parameter, DTensor):
-        mesh = parameter.device_mesh
-        full = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    with torch.no_grad():
-        parameter.copy_(full)
+from torch.distributed.tensor import DTensor
 
 
 class ShardCounts:

@@ -5,6 +5,7 @@ Written for torchtitan 0.3.0: torchtitan/config/configs.py, torchtitan/models/ll
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torchtitan.components.loss import CrossEntropyLoss
@@ -12,11 +13,12 @@ from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersCon
 from torchtitan.config import CompileConfig
 from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.models.common.decoder import Decoder
+from torchtitan.protocols.module import Module
 
 from trials.train.engines.engine import TrainingConfig
+from trials.train.engines.named_weights import TORCHTITAN_WEIGHTS, NamedWeights
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torchtitan_parts import converted, model_config, parallelism, recomputation
-from trials.train.engines.torchtitan_weights import set_initial_weights
 from trials.trainers.torchtitan.trainer import values_of
 
 _UNENDING = 10**9
@@ -64,5 +66,9 @@ def model_with_weights(training: TrainingConfig, kind: type[Decoder]) -> Decoder
     """llama3 or qwen3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
     values = values_of(training)
     config = model_config(values, kind)
-    set_initial_weights(config, training.model, training.weights)
+    weights = NamedWeights(TORCHTITAN_WEIGHTS, training.model, training.weights)
+    # Each rank draws every matrix whole, and keeps its shard, when the model of this configuration is built.
+    for path, part, *_ in config.traverse(Module.Config, recurse=True):
+        names = [name for name in part.param_init or () if weights.has(f"{path}.{name}")]
+        part.param_init = (part.param_init or {}) | {name: partial(weights.draw, f"{path}.{name}") for name in names}
     return converted(config, values)

@@ -5,12 +5,10 @@ Written for transformers 5.23: modeling_*.py of models/gpt2, models/llama, model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -25,14 +23,6 @@ from transformers import (
 from transformers.modeling_utils import PreTrainedModel
 
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
-from trials.train.engines.sharded_weights import fill
-from trials.train.model.initial_weights import (
-    LayerMatrices,
-    WeightSource,
-    output_matrix,
-    position_table,
-    token_table,
-)
 
 ATTENTION = {"math": "eager", "flash": "sdpa"}
 """Names of transformers' attention implementations; `sdpa` is torch's scaled_dot_product_attention."""
@@ -115,59 +105,3 @@ def _gpt2_config(model: ModelShape, attention_kernel: str) -> GPT2Config:
         attn_pdrop=0.0,
         **_common(model, attention_kernel),
     )
-
-
-Draw = Callable[[], torch.Tensor]
-
-
-@torch.no_grad()
-def set_weights(module: nn.Module, model: ModelShape, source: WeightSource) -> None:
-    """Set the initial weights of every other engine, whole or a shard of them: biases 0, gains of norms 1, matrices
-    drawn. KeyError for an unknown matrix."""
-    draws = dict(_draws(model, source))
-    for name, parameter in module.named_parameters():
-        if parameter.ndim == 1:
-            parameter.fill_(0.0 if name.endswith(".bias") else 1.0)
-        else:
-            fill(parameter, draws[_plain(name)]())
-
-
-def _plain(name: str) -> str:
-    """A parameter's name without those of the wrappers around checkpointed and compiled layers."""
-    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
-
-
-def _draws(model: ModelShape, source: WeightSource) -> Iterator[tuple[str, Draw]]:
-    """Values of each matrix by the parameter's name."""
-    is_rotary = model.position_embedding == "rotary"
-    tokens = "model.embed_tokens" if is_rotary else "transformer.wte"
-    yield f"{tokens}.weight", partial(token_table, model, source)
-    yield "transformer.wpe.weight", partial(position_table, model, source)
-    yield "lm_head.weight", partial(output_matrix, model, source)
-    of_layer = _rotary_layer if is_rotary else _gpt2_layer
-    for layer in range(model.num_layers):
-        yield from of_layer(layer, LayerMatrices(model, source, layer))
-
-
-def _rotary_layer(layer: int, matrices: LayerMatrices) -> Iterator[tuple[str, Draw]]:
-    prefix = f"model.layers.{layer}"
-    for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
-        yield f"{prefix}.self_attn.{name}.weight", partial(_part, matrices.qkv, matrices.qkv_parts, index)
-    for index, name in enumerate(("gate_proj", "up_proj")):
-        yield f"{prefix}.mlp.{name}.weight", partial(_part, matrices.mlp_in, matrices.mlp_parts, index)
-    yield f"{prefix}.self_attn.o_proj.weight", matrices.attention_out
-    yield f"{prefix}.mlp.down_proj.weight", matrices.mlp_out
-
-
-def _part(whole: Draw, parts: Sequence[int], index: int) -> torch.Tensor:
-    """Rows of a matrix that belong to one of its parts."""
-    return whole().split(list(parts))[index]
-
-
-def _gpt2_layer(layer: int, matrices: LayerMatrices) -> Iterator[tuple[str, Draw]]:
-    """GPT-2's matrices are (in, out), the transpose of a linear layer's."""
-    prefix = f"transformer.h.{layer}"
-    yield f"{prefix}.attn.c_attn.weight", lambda: matrices.qkv().T
-    yield f"{prefix}.attn.c_proj.weight", lambda: matrices.attention_out().T
-    yield f"{prefix}.mlp.c_fc.weight", lambda: matrices.mlp_in().T
-    yield f"{prefix}.mlp.c_proj.weight", lambda: matrices.mlp_out().T

@@ -27,7 +27,7 @@ from trials.train.model.activations import activation_of
 from trials.train.model.attention import Rotary, attention, attention_by_document, supports_gqa
 from trials.train.model.documents import Documents
 from trials.train.model.experts import Experts
-from trials.train.model.initial_weights import LayerMatrices, WeightSource, output_matrix, position_table, token_table
+from trials.train.model.initial_weights import InitialMatrices, WeightSource, gated_parts, qkv_parts
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
     ColumnParallelLinear,
@@ -164,10 +164,10 @@ class Embedding(nn.Module):
     def __init__(self, model: ModelShape, ranks: TensorParallelRanks, weights: WeightSource):
         super().__init__()
         self.ranks = ranks
-        self.tokens = VocabParallelEmbedding(ranks, token_table(model, weights))
+        self.tokens = VocabParallelEmbedding(ranks, InitialMatrices(model, weights).tokens())
         self.positions = None
         if model.position_embedding == "learned":
-            self.positions = replicated(position_table(model, weights), ranks)
+            self.positions = replicated(InitialMatrices(model, weights).positions(), ranks)
 
     def forward(self, ids: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
         tokens = self.tokens(ids)
@@ -191,10 +191,10 @@ class Block(nn.Module):
         execution: ChunkExecution,
     ):
         super().__init__()
-        matrices = LayerMatrices(model, weights, layer)
+        matrices = InitialMatrices(model, weights, layer)
 
         self.head_size = model.head_size
-        self.qkv_parts = [part // ranks.size for part in matrices.qkv_parts]
+        self.qkv_parts = [part // ranks.size for part in qkv_parts(model)]
         self.rotary = rotary
         self.recompute_scores = execution.recompute == "selective"
         self.window = model.window_of(layer)
@@ -207,7 +207,7 @@ class Block(nn.Module):
         self.attention_norm = Norm(model, ranks, weights.device)
         self.query_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
         self.key_norm = HeadNorm(model, ranks, weights.device) if model.qk_norm else None
-        self.qkv = ColumnParallelLinear(ranks, matrices.qkv(), matrices.qkv_parts, model.has_biases or model.qkv_bias)
+        self.qkv = ColumnParallelLinear(ranks, matrices.qkv(), qkv_parts(model), model.has_biases or model.qkv_bias)
         self.attention_out = RowParallelLinear(ranks, matrices.attention_out(), model.has_biases)
         self.mlp_norm = Norm(model, ranks, weights.device)
         self.mlp = (
@@ -248,10 +248,11 @@ class Block(nn.Module):
 class Mlp(nn.Module):
     """Hidden states (B, S', H) -> the same: two matrices with the activation between them."""
 
-    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: LayerMatrices):
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: InitialMatrices):
         super().__init__()
         self.activation = activation_of(model)
-        self.linear_in = ColumnParallelLinear(ranks, matrices.mlp_in(), matrices.mlp_parts, model.has_biases)
+        parts = gated_parts(model, model.ffn_hidden_size)
+        self.linear_in = ColumnParallelLinear(ranks, matrices.mlp_in(), parts, model.has_biases)
         self.linear_out = RowParallelLinear(ranks, matrices.mlp_out(), model.has_biases)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -265,7 +266,7 @@ class Head(nn.Module):
         super().__init__()
         self.ranks = ranks
         self.norm = Norm(model, ranks, weights.device)
-        self.weight = sharded(ranks.slice_of(output_matrix(model, weights), 0), ranks)
+        self.weight = sharded(ranks.slice_of(InitialMatrices(model, weights).head(), 0), ranks)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return column_parallel(self.norm(x), self.weight, None, self.ranks, Reduction.HEAD_INPUT_GRADIENT)

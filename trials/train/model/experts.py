@@ -15,7 +15,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.routing import Routing
 from trials.train.model.activations import activation_of
 from trials.train.model.forced_routing import forced_choice
-from trials.train.model.initial_weights import LayerMatrices
+from trials.train.model.initial_weights import InitialMatrices, gated_parts
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
     TensorParallelRanks,
@@ -32,14 +32,15 @@ class Experts(nn.Module):
 
     `tokens_of_experts` counts the tokens that each expert was given, in every forward pass."""
 
-    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: LayerMatrices, routing: Routing):
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: InitialMatrices, routing: Routing):
         super().__init__()
         assert model.experts_per_token is not None
         self.ranks = ranks
         self.top_k = model.experts_per_token
         self.routing = routing
         self.activation = activation_of(model)
-        router, inner = matrices.router(), _slice_of_parts(matrices.experts_in(), matrices.expert_parts, ranks, dim=1)
+        router = matrices.router()
+        inner = ranks.slice_of_parts(matrices.experts_in(), gated_parts(model, model.expert_width), dim=1)
         self.router = shared_by_heads(router, ranks)
         self.tokens_of_experts = torch.zeros(len(router), dtype=torch.int64, device=router.device)
         self.experts_in = sharded(inner, ranks)
@@ -50,8 +51,9 @@ class Experts(nn.Module):
             self.experts_in_bias = sharded(inner.new_zeros(inner.shape[:2]), ranks)
             self.experts_out_bias = shared_by_heads(router.new_zeros(router.shape), ranks)
         self.shared_in = self.shared_out = None
-        if model.shared_expert_ffn_hidden_size is not None:
-            self.shared_in = sharded(_slice_of_parts(matrices.shared_in(), matrices.shared_parts, ranks, dim=0), ranks)
+        if (width := model.shared_expert_ffn_hidden_size) is not None:
+            shared_in = ranks.slice_of_parts(matrices.shared_in(), gated_parts(model, width), dim=0)
+            self.shared_in = sharded(shared_in, ranks)
             self.shared_out = sharded(ranks.slice_of(matrices.shared_out(), 1), ranks)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -95,8 +97,3 @@ def grouped_linear(
     """Rows (N, in), `counts` of them for each expert, times that expert's weight of (E, out, in) -> (N, out)."""
     parts = zip(x.split(list(counts)), weights, biases if biases is not None else [None] * len(weights), strict=True)
     return torch.cat([F.linear(rows, weight, bias) for rows, weight, bias in parts])
-
-
-def _slice_of_parts(full: torch.Tensor, parts: Sequence[int], ranks: TensorParallelRanks, dim: int) -> torch.Tensor:
-    """This rank's share of each of the parts that are concatenated along `dim`."""
-    return torch.cat([ranks.slice_of(part, dim) for part in full.split(list(parts), dim)], dim)

@@ -31,106 +31,90 @@ class WeightSource:
 
 
 @dataclass(frozen=True)
-class LayerMatrices:
-    """Matrices of a layer, each (out, in). H is the hidden size, Q the size of all queries, KV that of all keys, F the
-    width of the MLP, E the number of experts, X the width of one, Y that of the shared one."""
+class InitialMatrices:
+    """Matrices of a model, and of a layer of it, each (out, in). V is the vocabulary, S the sequence length, H the
+    hidden size, Q the size of all queries, KV that of all keys, F the width of the MLP, E the number of experts, X the
+    width of one, Y that of the shared one. The gate's rows come before the value's."""
 
     model: ModelShape
     source: WeightSource
-    layer: int
+    layer: int = 0
 
-    @property
-    def qkv_parts(self) -> tuple[int, int, int]:
-        """Rows of `qkv` that are queries, keys and values."""
-        return (self.model.query_size, self.model.key_value_size, self.model.key_value_size)
+    def tokens(self) -> torch.Tensor:
+        """(V, H)."""
+        return self.source.normal("tokens", (self.model.vocab_size, self.model.hidden_size), WEIGHT_STD)
 
-    @property
-    def mlp_parts(self) -> tuple[int, ...]:
-        """Rows of `mlp_in` that are the gate and the value, or the value alone."""
-        return (self.model.ffn_hidden_size,) * (2 if self.model.gated_mlp else 1)
+    def positions(self) -> torch.Tensor:
+        """(S, H)."""
+        return self.source.normal("positions", (self.model.seq_length, self.model.hidden_size), WEIGHT_STD)
+
+    def head(self) -> torch.Tensor:
+        """(V, H): the token table where weights are tied."""
+        if self.model.tied_embeddings:
+            return self.tokens()
+        return self.source.normal("head", (self.model.vocab_size, self.model.hidden_size), WEIGHT_STD)
 
     def qkv(self) -> torch.Tensor:
         """(Q + 2 KV, H)."""
-        return self._draw("qkv", sum(self.qkv_parts), self.model.hidden_size, WEIGHT_STD)
+        return self._into("qkv", sum(qkv_parts(self.model)))
 
     def attention_out(self) -> torch.Tensor:
         """(H, Q)."""
-        return self._draw("attention_out", self.model.hidden_size, self.model.query_size, self._residual_std)
+        return self._out_of("attention_out", self.model.query_size)
 
     def mlp_in(self) -> torch.Tensor:
         """(F, H), with a gate (2 F, H)."""
-        return self._draw("mlp_in", sum(self.mlp_parts), self.model.hidden_size, WEIGHT_STD)
+        return self._into("mlp_in", sum(gated_parts(self.model, self.model.ffn_hidden_size)))
 
     def mlp_out(self) -> torch.Tensor:
         """(H, F)."""
-        return self._draw("mlp_out", self.model.hidden_size, self.model.ffn_hidden_size, self._residual_std)
-
-    @property
-    def expert_parts(self) -> tuple[int, ...]:
-        """Rows of an expert's input matrix that are the gate and the value, or the value alone."""
-        return (self.model.expert_width,) * (2 if self.model.gated_mlp else 1)
-
-    @property
-    def shared_parts(self) -> tuple[int, ...]:
-        """Rows of `shared_in` that are the gate and the value, or the value alone."""
-        return (self.model.shared_expert_ffn_hidden_size or 0,) * (2 if self.model.gated_mlp else 1)
+        return self._out_of("mlp_out", self.model.ffn_hidden_size)
 
     def router(self) -> torch.Tensor:
         """(E, H)."""
-        return self._draw("router", self._num_experts, self.model.hidden_size, WEIGHT_STD)
+        return self._into("router", self._num_experts)
 
     def experts_in(self) -> torch.Tensor:
         """(E, X, H), with a gate (E, 2 X, H)."""
-        rows = sum(self.expert_parts)
-        drawn = self._draw("experts_in", self._num_experts * rows, self.model.hidden_size, WEIGHT_STD)
-        return drawn.unflatten(0, (self._num_experts, rows))
+        rows = sum(gated_parts(self.model, self.model.expert_width))
+        return self._into("experts_in", self._num_experts * rows).unflatten(0, (self._num_experts, rows))
 
     def experts_out(self) -> torch.Tensor:
         """(E, H, X)."""
-        rows, width = self._num_experts * self.model.hidden_size, self.model.expert_width
-        return self._draw("experts_out", rows, width, self._residual_std).unflatten(0, (self._num_experts, -1))
+        drawn = self._out_of("experts_out", self.model.expert_width, self._num_experts)
+        return drawn.unflatten(0, (self._num_experts, -1))
 
     def shared_in(self) -> torch.Tensor:
         """(Y, H), with a gate (2 Y, H)."""
-        return self._draw("shared_in", sum(self.shared_parts), self.model.hidden_size, WEIGHT_STD)
+        return self._into("shared_in", sum(gated_parts(self.model, self._shared_width)))
 
     def shared_out(self) -> torch.Tensor:
         """(H, Y)."""
-        width = self.model.shared_expert_ffn_hidden_size or 0
-        return self._draw("shared_out", self.model.hidden_size, width, self._residual_std)
+        return self._out_of("shared_out", self._shared_width)
 
     @property
     def _num_experts(self) -> int:
         return self.model.num_experts or 0
 
     @property
-    def _residual_std(self) -> float:
-        """The 2 L outputs added to the residual stream are smaller by sqrt(2 L), as in GPT-2."""
-        return WEIGHT_STD / math.sqrt(2 * self.model.num_layers)
+    def _shared_width(self) -> int:
+        return self.model.shared_expert_ffn_hidden_size or 0
 
-    def _draw(self, name: str, rows: int, columns: int, std: float) -> torch.Tensor:
-        return self.source.normal(f"{self.layer}.{name}", (rows, columns), std)
+    def _into(self, name: str, rows: int) -> torch.Tensor:
+        """(rows, H)."""
+        return self.source.normal(f"{self.layer}.{name}", (rows, self.model.hidden_size), WEIGHT_STD)
 
-
-def token_table(model: ModelShape, source: WeightSource) -> torch.Tensor:
-    """(V, H)."""
-    return source.normal("tokens", (model.vocab_size, model.hidden_size), WEIGHT_STD)
-
-
-def position_table(model: ModelShape, source: WeightSource) -> torch.Tensor:
-    """(S, H)."""
-    return source.normal("positions", (model.seq_length, model.hidden_size), WEIGHT_STD)
+    def _out_of(self, name: str, columns: int, matrices: int = 1) -> torch.Tensor:
+        """(matrices H, columns). The 2 L outputs added to the residual stream are smaller by sqrt(2 L), as in GPT-2."""
+        std = WEIGHT_STD / math.sqrt(2 * self.model.num_layers)
+        return self.source.normal(f"{self.layer}.{name}", (matrices * self.model.hidden_size, columns), std)
 
 
-def output_matrix(model: ModelShape, source: WeightSource) -> torch.Tensor:
-    """(V, H): the token table where weights are tied."""
-    if model.tied_embeddings:
-        return token_table(model, source)
-    return source.normal("head", (model.vocab_size, model.hidden_size), WEIGHT_STD)
+def qkv_parts(model: ModelShape) -> tuple[int, int, int]:
+    """Rows of `qkv` that are queries, keys and values."""
+    return (model.query_size, model.key_value_size, model.key_value_size)
 
 
-def rows_by_group(qkv: torch.Tensor, model: ModelShape) -> torch.Tensor:
-    """Rows (Q + 2 KV, ...) of all queries, keys, values -> the same by key-value head: its queries, key and value."""
-    parts = qkv.split([model.query_size, model.key_value_size, model.key_value_size])
-    groups = [part.unflatten(0, (model.num_key_value_heads, -1)) for part in parts]
-    return torch.cat(groups, 1).flatten(0, 1)
+def gated_parts(model: ModelShape, width: int) -> tuple[int, ...]:
+    """Rows of a matrix into an MLP of this width: the gate and the value, or the value alone."""
+    return (width,) * (2 if model.gated_mlp else 1)

@@ -32,6 +32,10 @@ class TensorParallelRanks:
         """This rank's equal share of `full` along `dim`."""
         return full.chunk(self.size, dim)[self.rank]
 
+    def slice_of_parts(self, full: torch.Tensor, parts: Sequence[int], dim: int) -> torch.Tensor:
+        """This rank's share of each of the parts of these sizes that are concatenated along `dim`."""
+        return torch.cat([self.slice_of(part, dim) for part in full.split(list(parts), dim)], dim)
+
     def sequence_slice_of(self, full: torch.Tensor, dim: int) -> torch.Tensor:
         """This rank's part of a sequence between tensor-parallel regions: its share, or all."""
         return self.slice_of(full, dim) if self.splits_sequence else full
@@ -78,7 +82,7 @@ class ColumnParallelLinear(nn.Module):
     def __init__(self, ranks: TensorParallelRanks, full_weight: torch.Tensor, parts: Sequence[int], has_bias: bool):
         super().__init__()
         self.ranks = ranks
-        mine = torch.cat([ranks.slice_of(part, 0) for part in full_weight.split(list(parts))])
+        mine = ranks.slice_of_parts(full_weight, parts, 0)
         self.weight = sharded(mine, ranks)
         self.bias = sharded(full_weight.new_zeros(len(mine)), ranks) if has_bias else None
 

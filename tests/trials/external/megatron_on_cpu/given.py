@@ -10,7 +10,6 @@ import torch
 
 from trials.train.data import SyntheticData
 from trials.train.model.initial_weights import WeightSource
-from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.trial import TrialSpec
 
 CPU = torch.device("cpu")
@@ -24,20 +23,17 @@ def give_weights_and_tokens() -> None:
 
 
 def _give_weights(spec: TrialSpec) -> None:
-    from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
 
-    from trials.train.engines.megatron_core_weights import ExpertPart, ModelWeights, set_initial_weights
+    from trials.train.engines.megatron_core_engine import part_of_this_rank
+    from trials.train.engines.named_weights import MEGATRON_CORE_WEIGHTS, NamedWeights
 
     build = GPTModel.__init__
 
     def build_with_weights(chunk: Any, *arguments: Any, **options: Any) -> None:
         build(chunk, *arguments, **options)
-        rank = parallel_state.get_tensor_model_parallel_rank()
-        first_layer = chunk.decoder.layers[0].layer_number - 1
-        ranks = TensorParallelRanks(rank, spec.layout.tensor_parallel)
-        weights = ModelWeights(spec.model, WeightSource(spec.seed, CPU), ranks, ExpertPart.of_this_rank())
-        set_initial_weights(chunk, first_layer, weights)
+        part = part_of_this_rank(spec.model, chunk.decoder.layers[0].layer_number - 1)
+        NamedWeights(MEGATRON_CORE_WEIGHTS, spec.model, WeightSource(spec.seed, CPU), part).set(chunk)
 
     GPTModel.__init__ = build_with_weights
 
