@@ -40,7 +40,7 @@ from tests.rig import PilotBench, finish
 from trials.analysis.early_stopping import read_incumbent
 from trials.diagnostics.calibration import Measurements
 from trials.diagnostics.node_probe import NodeProbeReport, RankProbe
-from trials.diagnostics.selftest import Case, CaseResult, Results, read_cases, write_cases
+from trials.diagnostics.selftest import CaseResult, Results
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, read_lines, write_json
 from trials.ledger.journal import Journal, search_of
 from trials.measurement.node_metrics import NodeSample
@@ -159,7 +159,6 @@ def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
         "node_probe.json": (probe.to_json(), lambda path: NodeProbeReport.read(path.parent)),
         "measurements.json": (Measurements().to_json(), lambda path: Measurements.read(path.parent)),
     }
-    write_cases(folder, [Case("a", "tiny", SPEC.model, SPEC.layout)])
     Results((CaseResult("a", 1, True, 0.1, 0.2, 3.0),)).write(folder)
     service = ServiceStateDir(folder)
     service.write_searches({"a": ServiceSearch("a", folder, "sqlite://")})
@@ -170,7 +169,6 @@ def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
         **{name: (json.dumps(content), changed_json, reader) for name, (content, reader) in objects.items()},
         "metrics.jsonl": (json.dumps(step) + "\n", changed_lines, partial(read_lines, StepRecord)),
         "system.jsonl": (json.dumps(sample) + "\n", changed_lines, partial(read_lines, NodeSample)),
-        "cases.json": (None, changed_json, lambda path: read_cases(path.parent)),
         "results.json": (None, changed_json, lambda path: Results.read(path.parent)),
         service.searches.name: (None, changed_json, lambda path: service.read_searches()),
         "hook": (None, changed_text, webhook_address),

@@ -30,11 +30,13 @@ def selftest(
     names: Annotated[
         list[str] | None, typer.Option("--case", metavar="NAME", help="Run only this case; may be repeated.")
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Run only five cases on two ranks, in a minute.")] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the cases; launch nothing.")] = False,
     work_dir: WorkDir = None,
 ) -> None:
     from orchestrator.diagnostics import selftest as cases_of
     from orchestrator.diagnostics.preflight.trainer import python_of, require_engine_packages, require_torch
+    from trials.diagnostics.named_parity_cases import QUICK
     from trials.ledger.location import home_folder
 
     spec = load_for_job(search_file, sets, launcher, work_dir, "selftest", compares_speeds=False)
@@ -42,7 +44,11 @@ def selftest(
         rule, fix = "a selftest needs Parlay's trainer", "remove the trainer section, or --set trainer.kind=parlay"
         raise InputError.of("selftest", f"kind is {spec.trainer.kind}", key="trainer.kind", rule=rule, fix=fix)
     cluster = cases_of.selftest_cluster(spec.cluster)
-    cases = cases_of.cases_for(cluster, names or (), spec.space.given_axes().get("engine", ()))
+    if quick and cluster.num_gpus < 2:
+        fix = "leave it out"
+        raise InputError.of("selftest", "the cluster has one", key="--quick", rule="its cases have two ranks", fix=fix)
+    chosen = [*(names or ()), *(QUICK if quick else ())]
+    cases = cases_of.cases_for(cluster, chosen, spec.space.given_axes().get("engine", ()))
     if list_only:
         listed = [cases_of.SelftestCase(name=case.name, ranks=case.layout.num_gpus) for case in cases]
         lines = [f"{case.ranks} ranks  {case.name}" for case in listed]
@@ -57,7 +63,7 @@ def selftest(
         return report
 
     report = run_job(spec, cluster, "selftest", f"{len(cases)} cases on {format_cluster(cluster)}", run)
-    if not names:
+    if not chosen:
         cases_of.record_result(report, spec.launcher.kind, cluster, home_folder())
     print_result(report, _verdict(report, cluster))
     if not report.passed:
@@ -77,6 +83,5 @@ def _verdict(report: SelftestAnswer, cluster: Cluster) -> str:
     versions = ", ".join(f"{name} {known[name]}" for name in _PACKAGES if name in known)
     device = f"{known.get('device', 'unknown device')}; {versions or 'versions unknown'}"
     lines = [*map(row, report.failed), f"on {format_cluster(cluster)} ({device})"]
-    lines += [] if report.detail is None else [report.detail]
     lines.append(f"{len(report.results) - len(report.failed)} of {report.num_cases} cases passed")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.trial import Attempt, Outcome
+from trials.trial import Attempt, FailureReason, Outcome
 
 T = TypeVar("T")
 
@@ -27,41 +27,12 @@ RESULTS_GRACE_S = 90.0
 """NFS may show another machine's files a minute late, as for outcomes."""
 
 
-def new_job(
-    folder: SearchFolder,
-    cluster: Cluster,
-    model: ModelShape,
-    trainer: Mapping[str, Any],
-    python: str,
-    time_limit_s: float,
-) -> LaunchRequest:
-    """Return an attempt on all ranks of `cluster`, with its spec and code written to `folder`.
-
-    `folder` is new; its name is the search id. `trainer` selects the program.
-    """
-    folder.path.mkdir(parents=True, mode=0o700)
-    snapshot_code(folder.code)
-    attempt = Attempt("t0001", "a1", "0" * 32, cluster.num_nodes, time_limit_s)
-    spec = program_spec(cluster, model, trainer, folder.search_id, attempt, time_limit_s)
-    request = LaunchRequest(
-        spec,
-        folder.attempt(attempt.trial, attempt.attempt),
-        python,
-        str(folder.code),
-        time_limit_s,
-        taken=FolderIdentity.at(folder.path),
-    )
-    request.folder.path.mkdir(parents=True, mode=0o700)
-    write_json(request.folder.spec, spec.to_json())
-    return request
-
-
 @dataclass(frozen=True)
 class Program(Generic[T]):
     """One of Parlay's programs on all ranks of `cluster`; `trainer` selects it.
 
-    `prepare` writes what the ranks read, `read` returns the result that they leave in the attempt's folder: None while
-    it is incomplete, ValueError for a damaged one.
+    `read` returns the result that the ranks leave in the attempt's folder: None while it is incomplete, ValueError for
+    a damaged one. `number` tells programs of one folder apart.
     """
 
     cluster: Cluster
@@ -70,7 +41,29 @@ class Program(Generic[T]):
     python: str
     time_limit_s: float
     read: Callable[[Path], T | None]
-    prepare: Callable[[Path], object] = lambda folder: None
+    number: int = 1
+
+
+def new_job(folder: SearchFolder, program: Program[Any]) -> LaunchRequest:
+    """Return the program as an attempt, with its spec written to `folder`, and with the code if it is the first one
+    there."""
+    if program.number == 1:
+        folder.path.mkdir(parents=True, mode=0o700)
+        snapshot_code(folder.code)
+    limit_s = program.time_limit_s
+    attempt = Attempt(f"t{program.number:04d}", "a1", "0" * 32, program.cluster.num_nodes, limit_s)
+    spec = program_spec(program.cluster, program.model, program.trainer, folder.search_id, attempt, limit_s)
+    request = LaunchRequest(
+        spec,
+        folder.attempt(attempt.trial, attempt.attempt),
+        program.python,
+        str(folder.code),
+        limit_s,
+        taken=FolderIdentity.at(folder.path),
+    )
+    request.folder.path.mkdir(parents=True, mode=0o700)
+    write_json(request.folder.spec, spec.to_json())
+    return request
 
 
 class ProgramFailed(Exception):
@@ -79,8 +72,9 @@ class ProgramFailed(Exception):
     `folder` has what its ranks left, `log` is the log of that rank, or the folder of all logs.
     """
 
-    def __init__(self, words: str, folder: Path, log: Path):
+    def __init__(self, words: str, reason: FailureReason | None, folder: Path, log: Path):
         super().__init__(words)
+        self.reason = reason
         self.folder = folder
         self.log = log
 
@@ -91,15 +85,15 @@ def run_on_cluster(
     program: Program[T],
     on_poll: Callable[[Path], object] = lambda place: None,
 ) -> tuple[AttemptFolder, T]:
-    """Run the program as one attempt and return its folder and its result. `folder` is new; its name is the search id.
+    """Run the program as one attempt and return its folder and its result. `folder` is new for the first one; its name
+    is the search id.
 
     `on_poll` is called with the attempt's folder while it runs.
 
     Raises ProgramFailed, LaunchRefused, and KeyboardInterrupt after a requested stop, with the attempt cancelled.
     """
-    request = new_job(folder, program.cluster, program.model, program.trainer, program.python, program.time_limit_s)
+    request = new_job(folder, program)
     place, problem = request.folder.path, "its ranks left no result"
-    program.prepare(place)
     status = runner.run(request, lambda: on_poll(place))
     try:
         if not status.failed and (found := runner.wait_for(lambda: program.read(place), RESULTS_GRACE_S)) is not None:
@@ -116,7 +110,7 @@ def _failure(folder: AttemptFolder, status: LaunchStatus, problem: str) -> Progr
     except ValueError:
         outcome = None
     if outcome is None or outcome.rank is None:
-        return ProgramFailed(status.detail or str(status.reason or problem), folder.path, folder.path)
+        return ProgramFailed(status.detail or str(status.reason or problem), status.reason, folder.path, folder.path)
     last_line = (outcome.excerpt or "").strip().splitlines()[-1:]
     words = ": ".join([f"rank {outcome.rank}: {outcome.reason}", *last_line])
-    return ProgramFailed(words, folder.path, folder.rank_log(outcome.rank))
+    return ProgramFailed(words, outcome.reason, folder.path, folder.rank_log(outcome.rank))

@@ -73,13 +73,10 @@ class LaunchRequest:
 
 def trial_program(spec: TrialSpec) -> str:
     """Return the module of every rank: Parlay's trainer and diagnostics, or another trainer's supervisor."""
-    return _PROGRAMS.get(spec.trainer["kind"], "trials.external")
+    return "trials.train" if spec.trainer["kind"] in _OF_PARLAY else "trials.external"
 
 
-_PROGRAMS = {
-    **dict.fromkeys((PARLAY, "calibrate", "doctor", "fabric_check"), "trials.train"),
-    "selftest": "trials.train.selftest",
-}
+_OF_PARLAY = (PARLAY, "calibrate", "doctor", "fabric_check", "selftest")
 
 
 class Launcher(ABC):

@@ -203,8 +203,10 @@ def one_job(ending: LaunchStatus, leave: Callable[[LaunchRequest, int], object],
     return ScriptedLauncher(lambda spec: script, meets=[LaunchPostponed("the queue is full")], clock=0.0)
 
 
-def leave_words_of_a_rank(request: LaunchRequest, excerpt: str) -> None:
+def leave_words_of_a_rank(
+    request: LaunchRequest, excerpt: str, reason: FailureReason = FailureReason.SCRIPT_ERROR
+) -> None:
     """Outcome of an attempt whose rank 1 failed with this message."""
     ids = (request.spec.search_id, request.spec.trial, request.spec.attempt, request.spec.nonce)
-    outcome = Outcome(*ids, OutcomeStatus.FAILED, reason=FailureReason.SCRIPT_ERROR, rank=1, excerpt=excerpt)
+    outcome = Outcome(*ids, OutcomeStatus.FAILED, reason=reason, rank=1, excerpt=excerpt)
     write_json(request.folder.outcome(), outcome.to_json())

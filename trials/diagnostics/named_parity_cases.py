@@ -162,6 +162,9 @@ head-size-torchtitan mistral torchtitan zero2 dp2
 """)
 """Models whose features are not drawn. Gains of `qk_norm` have their own reduction over the tensor-parallel ranks."""
 
+QUICK = ("tied-zero3", "activation-zero2", "qkv-bias-sequence", "documents-interleaved", "bf16-zero0-torch")
+"""Five cases of one engine on two ranks: sharding, tensor and sequence parallelism, a pipeline, and 16 bits."""
+
 COMPILED = _cases("""
 compiled-one-rank llama-tied torch compiled
 compiled-tensor-pipeline gpt2-tied torch compiled tp2 pp2

@@ -1,4 +1,4 @@
-"""Selftest job (`parlay selftest`): the cases that ranks train, and a result for each.
+"""Selftest (`parlay selftest`): the cases that ranks train, and a result for each.
 
 A case trains a small model for a few steps by one layout, whose losses and gradient norms must be those of a plain GPT
 (docs/selftest.md). Standard library only: the compute side reads the spec.
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from search_spaces.decoding import JsonObject
+from search_spaces.decoding import JsonObject, decode_value, encode
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_as, write_json
@@ -22,8 +22,8 @@ from trials.measure_rules import MeasureRules
 from trials.trial import LowerStrEnum, TrialKind, TrialSpec
 
 SEED = 7
-CASE_LIMIT_S = 120.0
-"""Time limit of a case in seconds; on GPUs most take seconds."""
+HANG_LIMIT_S = 20.0
+"""Seconds without progress after which the case `hang` ends itself, counted from the end of its imports."""
 
 CPU_TOLERANCES = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-2}
 """Largest absolute difference of any loss or gradient norm of ten steps. bf16 and fp16 are compared with a plain GPT
@@ -137,6 +137,17 @@ def tolerance_of(case: Case, accelerator: str) -> float:
     return (CPU_TOLERANCES if accelerator == "cpu" else GPU_TOLERANCES)[case.layout.precision]
 
 
+def judge_case(
+    case: Case, accelerator: str, trained: Sequence[RankTraining], reference: ReferenceTraining, seconds: float
+) -> CaseResult:
+    """A case passes when no difference exceeds the tolerance and the counts of all its ranks are the layout's."""
+    difference, tolerance = largest_difference(trained, reference), tolerance_of(case, accelerator)
+    fault = counting_fault(case, trained, len(reference.losses))
+    if not difference.value <= tolerance:
+        fault = f"differs by {difference}, the tolerance is {tolerance:.0e}"
+    return CaseResult(case.name, case.layout.num_gpus, fault is None, difference.value, tolerance, seconds, fault)
+
+
 def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: MeasureRules | None = None) -> TrialSpec:
     """The case as a trial's spec."""
     layout = case.layout
@@ -152,35 +163,19 @@ def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: Measure
         num_gpus=layout.num_gpus,
         gpus_per_node=gpus_per_node,
         accelerator=accelerator,
-        # The watchdog waits half of a trial's limit for a sign of progress.
-        measure=measure or MeasureRules(time_limit_s=2 * CASE_LIMIT_S),
+        measure=measure or MeasureRules(),
         seed=SEED,
     )
 
 
-@dataclass(frozen=True)
-class _Cases(JsonObject):
-    SCHEMA = "parlay.selftest_cases/1"
-
-    cases: tuple[Case, ...]
+def selftest_section(cases: Sequence[Case]) -> dict[str, Any]:
+    """The spec's `trainer` section for these cases, all of one engine and world size."""
+    return {"kind": "selftest", "cases": encode(cases)}
 
 
-def write_cases(folder: Path, cases: Sequence[Case]) -> None:
-    """Write the cases to run, next to spec.json."""
-    write_json(folder / "cases.json", _Cases(tuple(cases)).to_json())
-
-
-def read_cases(folder: Path) -> list[Case]:
-    """The cases to run; FileNotFoundError without a file, ValueError for another schema."""
-    found = read_as(_Cases, folder / "cases.json")
-    if found is None:
-        raise FileNotFoundError(f"{folder} holds no cases.json")
-    return list(found.cases)
-
-
-def trained_path(place: Path, rank: int) -> Path:
-    """The file in the case's folder for a rank whose training succeeded."""
-    return place / f"trained-{rank:05d}.json"
+def cases_of(trainer: Mapping[str, Any]) -> list[Case]:
+    """The inverse of `selftest_section`."""
+    return list(decode_value(tuple[Case, ...], trainer["cases"], "cases"))
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trial import FailureReason, TrialSpec
 
-Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
-
-DIAGNOSTICS = ("calibrate", "doctor", "fabric_check")
-"""Kinds of specs that measure the machines instead of a layout."""
+DIAGNOSTICS = ("calibrate", "doctor", "fabric_check", "selftest")
+"""Kinds of specs that measure or test the machines instead of a layout."""
 
 _SHARDED_FIELDS = {
     "heads": "num_attention_heads",
@@ -44,9 +42,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     run_program("trials.train", arguments, read_spec, run_rank, exit_at_once)
 
 
-def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
-    """Run this rank's part, by default what the spec says; False if it failed, with the reason in the attempt's
-    outcome."""
+def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
+    """Run this rank's part of what the spec says; False if it failed, with the reason in the attempt's outcome."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     Watchdog(report, env, hang_limit_s(spec.measure), silence_reason(spec.measure)).start()
     try:
@@ -54,8 +51,8 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: 
         require_data(spec)
         env.export(os.environ)
         prepare_process(spec, os.environ)
-        runs_diagnostic = spec.trainer["kind"] in DIAGNOSTICS
-        (run or (_run_diagnostic if runs_diagnostic else _run_trial))(spec, folder, env, report)
+        run = _run_diagnostic if spec.trainer["kind"] in DIAGNOSTICS else _run_trial
+        run(spec, folder, env, report)
     except BaseException as error:
         _report_error(error, report)
         return False
@@ -85,6 +82,10 @@ def _diagnostic(kind: str) -> Callable[[TrialSpec, AttemptFolder, RankEnvironmen
         from trials.train.doctor.probe import probe_nodes
 
         return probe_nodes
+    if kind == "selftest":
+        from trials.train.selftest.program import run_cases
+
+        return run_cases
     from trials.train.calibrate.fabric_check import check_fabric
 
     return check_fabric

@@ -149,7 +149,7 @@ def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | No
         return warning("selftest", f"{words}: training over several GPUs is unverified", fix)
     when, tested = f"on {last['at'][:10]}", last["fingerprint"].get("torch")
     if not last["passed"]:
-        failed = ", ".join(last["failed"]) or last["detail"] or "it did not end"
+        failed = ", ".join(last["failed"])
         return warning("selftest", f"the last one on {accelerator}, {when}, failed: {failed}", fix)
     if torch is not None and tested is not None and torch != tested:
         return warning(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -22,12 +24,13 @@ from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.selftest import (
     SelftestAnswer,
     cases_for,
+    cluster_for,
     record_result,
     selftest,
     selftest_cluster,
 )
 from orchestrator.launchers.attempt_runner import AttemptRunner
-from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.base import LaunchRequest
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.decoding import decode
 from search_spaces.engines import MEGATRON_CORE, TORCHTITAN
@@ -38,7 +41,7 @@ from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
 from tests.kit import MINIMAL, loaded
-from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
+from tests.orchestrator.scripted import Script, ScriptedLauncher, leave_words_of_a_rank, one_job
 from tests.trials.diagnostics.test_fabric_findings import LINKS, cluster, slow_at, times
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.calibration import (
@@ -53,10 +56,11 @@ from trials.diagnostics.calibration import (
     pair_distances,
 )
 from trials.diagnostics.fabric_findings import judge
-from trials.diagnostics.parity_cases import named_case
+from trials.diagnostics.parity_cases import failing_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
-from trials.diagnostics.selftest import CaseResult, Results, read_cases
+from trials.diagnostics.selftest import Case, CaseResult, Results, cases_of
 from trials.files.folders import SearchFolder, read_json
+from trials.trial import FailureReason
 
 
 def spec_of(folder: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16) -> SearchSpec:
@@ -253,22 +257,39 @@ def test_link_domains_of_several_nodes_are_measured_as_such_and_the_fabric_beyon
 
 H100 = ACCELERATORS["h100-80gb"]
 PAIR = Cluster(ACCELERATORS["cpu"], 2, 1)
-CASES = [named_case("one"), named_case("two", data_parallel=2)]
-GOOD = [CaseResult(case.name, case.layout.num_gpus, True, 1e-7, 1e-5, 1.0) for case in CASES]
+CASES = [named_case("one", data_parallel=2), named_case("two", tensor_parallel=2), named_case("alone")]
+HANG = failing_cases(2)[1]
 
 
-def launcher_of(results: list[CaseResult], status: LaunchStatus) -> ScriptedLauncher:
-    """Launcher whose attempt has one more result at each poll, until it ends with `status`."""
-
-    def leave(request: LaunchRequest, number: int) -> None:
-        Results(tuple(results[:number]), {"torch": "2.13.0"}).write(request.folder.path)
-
-    return one_job(status, leave, lasts=len(results))
+def passing(name: str) -> CaseResult:
+    return CaseResult(name, 2, True, 1e-7, 1e-5, 1.0)
 
 
-def selftested(tmp_path: Path, launcher: Launcher, on_result=lambda result: None) -> SelftestAnswer:
+GOOD = [passing("one"), passing("two")]
+
+
+def selftested(
+    tmp_path: Path, cases: list[Case], fails: Mapping[str, FailureReason]
+) -> tuple[SelftestAnswer, ScriptedLauncher]:
+    """The selftest of these cases, of which these end their ranks."""
+
+    def look(request: LaunchRequest, number: int) -> LaunchStatus:
+        names = [case.name for case in cases_of(request.spec.trainer)]
+        done = list(takewhile(lambda name: name not in (*fails, "hang"), names))
+        Results(tuple(map(passing, done[:number])), {"torch": "2.13.0"}).write(request.folder.path)
+        if number <= len(done):
+            return LaunchStatus(Liveness.ALIVE, started=True)
+        if done == names or not fails:
+            return ENDED
+        leave_words_of_a_rank(request, "Traceback\nValueError: no\n", fails[names[len(done)]])
+        return replace(ENDED, failed=True)
+
+    launcher = ScriptedLauncher(lambda spec: Script(duration_s=0.0, look=look), clock=0.0)
+    seen: list[CaseResult] = []
     folder = SearchFolder(tmp_path / "selftest-abc123")
-    return selftest(AttemptRunner(launcher), folder, PAIR, CASES, sys.executable, on_result)
+    answer = selftest(AttemptRunner(launcher), folder, PAIR, cases, sys.executable, seen.append)
+    assert seen == answer.results
+    return answer, launcher
 
 
 @pytest.mark.parametrize(
@@ -297,31 +318,56 @@ def test_layouts_of_a_packages_engine_are_among_them_where_the_search_names_it(e
     assert [case for case in mixed if case not in added] == native
 
 
-def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
-    launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
-    report = selftested(tmp_path, launcher)
-    assert report.passed
-    assert (report.results, report.fingerprint) == (GOOD, {"torch": "2.13.0"})
-    [request] = launcher.requests
-    assert request.argv[1:3] == ("-m", "trials.train.selftest")
-    assert read_cases(request.folder.path) == CASES
-    assert (Path(request.code) / "trials/train/selftest/program.py").exists()
-    assert (request.spec.num_gpus, request.spec.num_nodes) == (2, 1)
+def test_cases_of_an_engine_and_as_many_ranks_are_one_attempt_that_holds_no_more_ranks(tmp_path):
+    answer, launcher = selftested(tmp_path, [*CASES, named_case("three", engine="deepspeed")], {})
+    assert answer.passed
+    assert answer.fingerprint == {"torch": "2.13.0"}
+    groups = [[case.name for case in cases_of(request.spec.trainer)] for request in launcher.requests]
+    assert groups == [["one", "two"], ["alone"], ["three"]]
+    assert [request.spec.num_gpus for request in launcher.requests] == [2, 1, 1]
+    assert launcher.requests[0].argv[1:3] == ("-m", "trials.train")
+    assert (Path(launcher.requests[0].code) / "trials/train/selftest/program.py").exists()
 
 
-def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path):
-    launcher = launcher_of(
-        GOOD[:1], LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 was killed")
-    )
-    report = selftested(tmp_path, launcher)
-    assert not report.passed
-    assert report.detail == "1 of 2 cases were run: rank 1 was killed"
-    assert launcher.clock < 5.0
+def test_a_case_that_ends_its_ranks_fails_in_their_words_and_those_after_it_run(tmp_path):
+    answer, launcher = selftested(tmp_path, CASES, {"one": FailureReason.SCRIPT_ERROR})
+    assert [(result.name, result.passed) for result in answer.results] == [
+        *(("one", False), ("two", True), ("alone", True)),
+    ]
+    assert answer.results[0].message == "rank 1: script_error: ValueError: no"
+    assert len(launcher.requests) == 3
+
+
+def test_a_group_of_which_several_cases_end_their_ranks_is_given_up(tmp_path):
+    cases = [named_case(f"case{number}") for number in range(5)]
+    failing = dict.fromkeys([case.name for case in cases], FailureReason.SCRIPT_ERROR)
+    answer, launcher = selftested(tmp_path, cases, failing)
+    assert (len(launcher.requests), len(answer.results), answer.passed) == (3, 5, False)
+    assert answer.results[-1].message == "not run: 3 cases of engine torch on as many ranks failed before it"
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        ({"hang": FailureReason.HANG}, None),
+        ({"hang": FailureReason.SCRIPT_ERROR}, "ended as rank 1: script_error: ValueError: no instead of hang"),
+        ({}, "ended as measured instead of hang"),
+    ],
+)
+def test_a_case_that_must_fail_passes_only_when_its_attempt_fails_for_the_reason(tmp_path, fails, message):
+    answer, _ = selftested(tmp_path, [HANG], fails)
+    assert [(result.passed, result.message) for result in answer.results] == [(message is None, message)]
+
+
+@pytest.mark.parametrize(("num_ranks", "per_node", "nodes"), [(2, 2, 1), (4, 4, 1), (8, 4, 2), (6, 3, 2), (5, 0, 0)])
+def test_an_attempt_has_the_fewest_nodes_with_as_many_ranks_on_each(num_ranks, per_node, nodes):
+    part = cluster_for(num_ranks, Cluster(H100, 4, 2))
+    assert (part and (part.gpus_per_node, part.num_nodes)) == ((per_node, nodes) if nodes else None)
 
 
 def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
     passed = SelftestAnswer.of(CASES, Results(tuple(GOOD), {"torch": "2.13.0"}))
-    failed = SelftestAnswer.of(CASES, Results((GOOD[0],)), "1 of 2 cases were run: killed")
+    failed = SelftestAnswer.of(CASES, Results((replace(GOOD[0], passed=False),)))
     record_result(failed, "slurm", Cluster(H100, 4, 2), tmp_path)
     record_result(passed, "local", PAIR, tmp_path)
     record_result(passed, "slurm", Cluster(H100, 4, 2), tmp_path)

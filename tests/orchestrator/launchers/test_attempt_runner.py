@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.diagnostics.job import new_job
+from orchestrator.diagnostics.job import Program, new_job
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchPostponed, LaunchRequest
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -20,7 +20,8 @@ ENDED = LaunchStatus(Liveness.ENDED)
 @pytest.fixture
 def request_(tmp_path) -> LaunchRequest:
     cpu = Cluster(ACCELERATORS["cpu"], 1, 1)
-    return new_job(SearchFolder(tmp_path / "job"), cpu, SHAPES["gpt2"], {"kind": "doctor"}, "python3", 60.0)
+    program = Program(cpu, SHAPES["gpt2"], {"kind": "doctor"}, "python3", 60.0, lambda place: place)
+    return new_job(SearchFolder(tmp_path / "job"), program)
 
 
 def launcher_of(*seen: LaunchStatus) -> ScriptedLauncher:

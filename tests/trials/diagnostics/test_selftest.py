@@ -1,4 +1,4 @@
-"""Differences and verdicts of the selftest without any rank, and the check before it forks: no device was used."""
+"""Differences and verdicts of the selftest without any rank."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
 
-from trials.diagnostics.parity_cases import failing_cases, named_case
+from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import (
     RankTraining,
     ReferenceTraining,
     counting_fault,
+    judge_case,
     largest_difference,
     tolerance_of,
 )
-from trials.train.selftest.judge import judge_agreement, judge_failure
-from trials.train.selftest.program import importable_before_forks, require_untouched_devices
 
 STAGES = named_case("pp2", pipeline_parallel=2)
 REFERENCE = ReferenceTraining((3.0, 2.0), (1.5, 1.25))
@@ -31,10 +29,6 @@ def ranks(losses: tuple[float, ...] = (3.0, 2.0), norms: tuple[float, ...] = (1.
         RankTraining((None, None), (1.5, 1.25), half, micro_batches),
         RankTraining(losses, norms, whole - half, micro_batches),
     ]
-
-
-def failed(reason: str, excerpt: str = "") -> dict:
-    return {"reason": reason, "rank": 1, "excerpt": excerpt}
 
 
 @pytest.mark.parametrize(
@@ -67,54 +61,24 @@ def test_a_gpu_may_differ_by_more_in_fp32_only():
         assert tolerance_of(case, "cpu") == tolerance_of(case, "h100-80gb") == tolerance
 
 
-SHORT = [ranks()[0], replace(ranks()[1], parameters=1)]
-
-
 @pytest.mark.parametrize(
-    ("trained", "outcome", "words"),
+    ("trained", "words"),
     [
-        (ranks(losses=(3.0, 2.0 + 1e-6)), None, None),
-        (ranks(losses=(3.0, 2.25)), None, "differs by 2.5e-01 (loss of step 2), the tolerance is 1e-05"),
-        (ranks(losses=(math.nan, 2.0), norms=(9.0, 1.25)), None, "differs by nan"),
-        (SHORT, None, "parameters"),
-        (ranks()[:1], failed("script_error", "Traceback\nValueError: no\n"), "rank 1: script_error: ValueError: no"),
-        (ranks()[:1], None, "1 of 2 ranks ended without an outcome"),
+        (ranks(losses=(3.0, 2.0 + 1e-6)), None),
+        (ranks(losses=(3.0, 2.25)), "differs by 2.5e-01 (loss of step 2), the tolerance is 1e-05"),
+        (ranks(losses=(math.nan, 2.0), norms=(9.0, 1.25)), "differs by nan"),
+        ([ranks()[0], replace(ranks()[1], parameters=1)], "parameters"),
     ],
-    ids=["close", "different", "not-a-number", "counts", "failed", "lost"],
+    ids=["close", "different", "not-a-number", "counts"],
 )
-def test_only_what_agrees_and_counts_right_passes_and_the_reason_is_told(trained, outcome, words):
-    result = judge_agreement(STAGES, "cpu", trained, REFERENCE, outcome, 2.5)
+def test_only_what_agrees_and_counts_right_passes_and_the_reason_is_told(trained, words):
+    result = judge_case(STAGES, "cpu", trained, REFERENCE, 2.5)
     assert (result.name, result.ranks, result.passed) == ("pp2", 2, words is None)
     assert result.message is words is None or words in result.message
     assert words is not None or result.difference == pytest.approx(1e-6)
 
 
-@pytest.mark.parametrize(
-    ("codes", "outcome", "words"),
-    [
-        ([1, 1], failed("gpu_oom"), None),
-        ([1, 1], failed("script_error"), "ended as script_error instead of gpu_oom"),
-        ([0, 0], None, "ended without an outcome instead of gpu_oom"),
-        ([1, None], failed("gpu_oom"), "ranks that did not end by themselves: [1]"),
-        ([0, 1], failed("gpu_oom"), "a rank exited with code 0"),
-    ],
-)
-def test_a_case_that_must_fail_passes_only_when_all_its_ranks_end_for_the_reason(codes, outcome, words):
-    oom, _ = failing_cases()
-    result = judge_failure(oom, codes, outcome, 1.0)
-    assert (result.passed, result.message) == (words is None, words)
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "imported"), [("cpu", {"deepspeed", "megatron-core"}), ("h100", {"deepspeed"})]
-)
-def test_what_asks_for_a_device_or_is_patched_while_it_is_imported_is_left_to_the_children(accelerator, imported):
-    assert importable_before_forks({"deepspeed", "megatron-core", "torchtitan"}, accelerator) == imported
-
-
-@pytest.mark.parametrize("what_tells", ["is_initialized", "_is_in_bad_fork"])
-def test_where_cuda_was_used_before_the_fork_the_selftest_refuses(monkeypatch, what_tells):
-    require_untouched_devices()
-    monkeypatch.setattr(torch.cuda, what_tells, lambda: True)
-    with pytest.raises(RuntimeError, match="CUDA was used while torch and the engines were imported"):
-        require_untouched_devices()
+def test_a_case_within_a_node_meets_by_file_and_one_across_nodes_by_tcp():
+    assert case_spec(STAGES, "cpu", gpus_per_node=2).rendezvous.kind == "file"
+    across = case_spec(STAGES, "cpu", gpus_per_node=1)
+    assert (across.rendezvous.kind, across.num_nodes) == ("tcp", 2)

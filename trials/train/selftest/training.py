@@ -1,26 +1,20 @@
 """Training of a case for a few clipped steps, by its layout and by the plain GPT: same initial weights, same global
-batches. A rank's part has the same Report and Watchdog as in a trial."""
+batches."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 
 import torch
 
 from trials.diagnostics.selftest import (
     SEED,
     Case,
-    ExpectedResult,
     RankTraining,
     ReferenceTraining,
-    case_spec,
-    trained_path,
 )
-from trials.files.folders import AttemptFolder, write_json
-from trials.measure_rules import MeasureRules
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.report import Report
 from trials.train.data import SyntheticData
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.factory import build_engine
@@ -28,10 +22,9 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.torch_engine import TorchEngine
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
 from trials.train.model.initial_weights import WeightSource
-from trials.train.parallel.device import Device, open_device, select_attention_kernel
+from trials.train.parallel.device import Device, select_attention_kernel
 from trials.train.parallel.process_groups import join_world
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
-from trials.train.program import run_rank
 from trials.train.selftest.reference import MicroBatch, PlainGpt, plain_weights, train_plain
 from trials.trial import TrialSpec
 
@@ -48,33 +41,10 @@ loss falls. With fp16's usual first scale of 2**16 one of ten steps may overflow
 updates nothing, as in any training while the scale settles. From 2**12 none does, so that the training itself is
 compared."""
 
-MEMORY_LIMIT_GIB = 1.0
-"""Far less than the model of the case `gpu_oom` needs (`trials.diagnostics.parity_cases.failing_cases`)."""
-
-HANG_RULES = MeasureRules(min_steps=10_000, max_steps=10_000, ci_relative_width=1e-9, time_limit_s=40.0)
-"""Rules under which only the watchdog ends the case, after half of the limit."""
-
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def run_part(case: Case, job_spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
-    """Run this rank's part; False where it failed, as a case that is meant to fail does."""
-    if case.expected is ExpectedResult.AGREES:
-        return run_rank(case_spec(case, job_spec.accelerator, job_spec.gpus_per_node), folder, env, _train)
-    rules = HANG_RULES if case.expected is ExpectedResult.HANG else MeasureRules(memory_limit_gib=MEMORY_LIMIT_GIB)
-    if case.expected is ExpectedResult.HANG and env.rank == env.world_size - 1:
-        _hang_in_third_step()
-    return run_rank(case_spec(case, job_spec.accelerator, job_spec.gpus_per_node, rules), folder, env)
-
-
-def _train(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
-    device = open_device(spec, env.local_rank)
-    report.enter("build")
-    trained = train_layout(spec, folder, env, device, STEPS)
-    write_json(trained_path(folder.path, env.rank), asdict(trained))
-
-
-def _hang_in_third_step() -> None:
+def hang_in_third_step() -> None:
     """Hang as on a frozen node, so that the others wait for this rank in a collective."""
     original, steps = TorchEngine.train_step, []
 

@@ -1,9 +1,0 @@
-"""`python -m trials.train.selftest SPEC_PATH`."""
-
-from __future__ import annotations
-
-import sys
-
-from trials.train.selftest.program import main
-
-main(sys.argv[1:])
