@@ -25,6 +25,7 @@ from orchestrator.diagnostics.selftest import (
     SelftestAnswer,
     cases_for,
     cluster_for,
+    groups_of,
     record_result,
     selftest,
     selftest_cluster,
@@ -56,6 +57,7 @@ from trials.diagnostics.calibration import (
     pair_distances,
 )
 from trials.diagnostics.fabric_findings import judge
+from trials.diagnostics.named_parity_cases import QUICK
 from trials.diagnostics.parity_cases import failing_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import Case, CaseResult, Results, cases_of
@@ -307,6 +309,8 @@ def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
     assert max(case.layout.num_gpus for case in cases) == 2
     assert [case.name for case in cases[-2:]] == ["gpu_oom", "hang"]
     assert [case.name for case in cases_for(PAIR, ["hang", "tied-zero3"])] == ["tied-zero3", "hang"]
+    [quick] = groups_of(cases_for(PAIR, QUICK), "cpu")
+    assert len(quick) == 5
 
 
 @pytest.mark.slow
