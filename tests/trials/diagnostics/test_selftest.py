@@ -76,9 +76,3 @@ def test_only_what_agrees_and_counts_right_passes_and_the_reason_is_told(trained
     assert (result.name, result.ranks, result.passed) == ("pp2", 2, words is None)
     assert result.message is words is None or words in result.message
     assert words is not None or result.difference == pytest.approx(1e-6)
-
-
-def test_a_case_within_a_node_meets_by_file_and_one_across_nodes_by_tcp():
-    assert case_spec(STAGES, "cpu", gpus_per_node=2).rendezvous.kind == "file"
-    across = case_spec(STAGES, "cpu", gpus_per_node=1)
-    assert (across.rendezvous.kind, across.num_nodes) == ("tcp", 2)
