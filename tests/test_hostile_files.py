@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from orchestrator.config.schema.notify import webhook_address
+from orchestrator.config.site import SITES, load_profile
 from orchestrator.launchers.local.processes import RankProcess
 from orchestrator.launchers.local.rank_groups import RANKS_SCHEMA, AcceptedLaunch, read_ranks
 from orchestrator.launchers.slurm.handover import ClockReading, HandoverEntry, HandoverFile
@@ -32,7 +33,6 @@ from orchestrator.service.quota import QuotaFile
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir
 from search_spaces.errors import ExternalError
 from search_spaces.tables.measured_table import read_table
-from slurm.site_profile import SITES, SiteProfileError, read_site
 from tests.kit import OUTCOME, SPEC
 from tests.orchestrator.cli.parlay import parlay_here
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
@@ -59,7 +59,7 @@ VALUES = (
 )
 FILES = ("", "null", "[]", "{}", "1", "{", "\x00", DEEP, '{"a":' * 100_000, "\udcff\udcfe")
 """Whole files; surrogates stand for bytes that are no UTF-8."""
-REFUSED = (OSError, ValueError, ExternalError, SiteProfileError)
+REFUSED = (OSError, ValueError, ExternalError)
 
 
 def changed(data: Any, draw: random.Random) -> str:
@@ -172,7 +172,7 @@ def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
         "results.json": (None, changed_json, lambda path: Results.read(path.parent)),
         service.searches.name: (None, changed_json, lambda path: service.read_searches()),
         "hook": (None, changed_text, webhook_address),
-        "frontier.toml": (None, changed_text, read_site),
+        "frontier.toml": (None, changed_text, lambda path: load_profile(str(path))),
     }
 
 

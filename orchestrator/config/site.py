@@ -2,19 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import Field, field_validator
+
+import slurm
 from orchestrator.config.schema.slurm import SlurmSection
 from search_spaces.errors import InputError, Problem, did_you_mean, format_value
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.plain_file import read_referenced, refusing_unreadable
 from search_spaces.schema.validation import Section, restore, validate
 from search_spaces.schema.yaml_document import Document
 from slurm.option_checks import requests_gpus
-from slurm.site_profile import SITES, SiteProfile, SiteProfileError, read_site, site_names
 
 _SECTION = "launcher.slurm"
+
+SITES = Path(slurm.__file__).with_name("sites")
+MAX_BYTES = 2**18
+
+_Known = Annotated[int | None, Field(default=None, ge=1)]
+
+
+class Reference(Section):
+    """Reference for the profile: a URL and the day it was read (YYYY-MM-DD)."""
+
+    url: str
+    read: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+
+class PartitionLimits(Section):
+    """Limits of a partition or QOS for one user, from the sources; None where they do not say.
+
+    `max_nodes` and `max_minutes` are per job; `max_running` counts running jobs, `max_jobs` also pending ones.
+    """
+
+    max_nodes: _Known
+    max_minutes: _Known
+    max_running: _Known
+    max_jobs: _Known
+
+
+class SiteProfile(Section):
+    """Profile of one cluster, a TOML file: community knowledge, not verified there.
+
+    `slurm` are defaults for `launcher.slurm`. `limits` are by partition or QOS. `notes` are further advice for users.
+    """
+
+    title: Annotated[str, Field(min_length=1)]
+    sources: list[Reference]
+    slurm: SlurmSection = SlurmSection()
+    limits: Mapping[str, PartitionLimits] = Field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @field_validator("slurm")
+    @classmethod
+    def _refuse_site(cls, section: SlurmSection) -> SlurmSection:
+        if section.site is None:
+            return section
+        raise InputError.of(
+            "site_profile",
+            f"is {format_value(section.site)}",
+            rule="a profile does not refer to another one",
+            fix="remove it, and copy the keys you need from the other one",
+            key="site",
+            value=section.site,
+        )
+
+    def limit_warnings(self, names: Iterable[str], num_nodes: int, minutes: int, jobs: int) -> list[str]:
+        """Return warnings where jobs of this size and number exceed the known limits of these partitions and QOS."""
+        wanted = {
+            "max_nodes": (num_nodes, "nodes per job"),
+            "max_minutes": (minutes, "minutes per job"),
+            "max_running": (jobs, "running jobs per user"),
+            "max_jobs": (jobs, "running and pending jobs per user"),
+        }
+        return [
+            f"{name} allows {most} {unit}, {value} requested"
+            for name in names
+            if name in self.limits
+            for key, (value, unit) in wanted.items()
+            if (most := getattr(self.limits[name], key)) is not None and most < value
+        ]
+
+
+def site_names() -> list[str]:
+    """Return the names of the profiles that come with Parlay."""
+    return sorted(path.stem for path in SITES.glob("*.toml"))
 
 
 def with_site(section: SlurmSection) -> SlurmSection:
@@ -26,7 +103,7 @@ def with_site(section: SlurmSection) -> SlurmSection:
     """
     if section.site is None:
         return section
-    defaults = _given(section_from_profile(load_profile(section.site)))
+    defaults = _given(load_profile(section.site).slurm)
     given = _given(section)
     if section.gpus_per_node is not None or requests_gpus(section.gres):
         defaults = {key: value for key, value in defaults.items() if key not in ("gpus_per_node", "gres", "gpus_as")}
@@ -52,40 +129,17 @@ def load_profile(site: str) -> SiteProfile:
             key=f"{_SECTION}.site",
             value=site,
         )
-    try:
-        return read_site(SITES / (site if is_path else f"{site}.toml"))
-    except SiteProfileError as fault:
-        found = (
-            Problem(
-                "site_profile",
-                _message(p.value),
-                rule=p.rule,
-                fix=p.fix,
-                key=p.key or None,
-                value=p.value,
-                file=fault.file,
-            )
-            for p in fault.problems
-        )
-        raise InputError(*found) from fault
+    path = SITES / (site if is_path else f"{site}.toml")
+    return validate(SiteProfile, Document(_toml(path), {}, str(path), path.parent))
 
 
-def section_from_profile(profile: SiteProfile) -> SlurmSection:
-    """Return the section that a profile describes; InputError names the profile's file and key."""
-    if "site" in profile.slurm:
-        raise InputError.of(
-            "site_profile",
-            f"is {format_value(profile.slurm['site'])}",
-            rule="a profile does not refer to another one",
-            fix="remove it, and copy the keys you need from the other one",
-            key="slurm.site",
-            value=profile.slurm["site"],
-            file=str(profile.path),
-        )
+def _toml(path: Path) -> dict[str, Any]:
+    with refusing_unreadable(path):
+        raw = read_referenced(path, MAX_BYTES)
     try:
-        return validate(SlurmSection, Document(profile.slurm, {}, str(profile.path), profile.path.parent))
-    except InputError as error:
-        raise InputError(*(replace(p, key=f"slurm.{p.key}" if p.key else "slurm") for p in error.problems)) from None
+        return tomllib.loads(raw.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError.of("site_profile", f"not TOML: {error}", fix="correct that line", file=str(path)) from error
 
 
 def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
@@ -125,14 +179,14 @@ def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, job
     if section.site is None:
         return []
     profile = load_profile(section.site)
-    names = [name for named in (section.partition, section.qos) if named for name in named.split(",")]
+    site, names = Path(section.site).stem, ",".join(filter(None, (section.partition, section.qos))).split(",")
     days = {source.read for source in profile.sources}
     read = f", read {max(days)}" if days else ""
-    warnings = profile.limit_warnings(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
+    warnings = profile.limit_warnings(names, num_nodes, -(-int(time_limit_s) // 60), jobs)
     return [
-        f"site {profile.name}: {profile.title}: community profile{read}, not verified (docs/sites.md)",
-        *(f"site {profile.name}: {warning}" for warning in warnings),
-        *(f"site {profile.name}: {note}" for note in profile.notes),
+        f"site {site}: {profile.title}: community profile{read}, not verified (docs/sites.md)",
+        *(f"site {site}: {warning}" for warning in warnings),
+        *(f"site {site}: {note}" for note in profile.notes),
     ]
 
 
@@ -140,10 +194,6 @@ def _given(section: Section) -> dict[str, Any]:
     """Return the keys that were written, in nested sections too."""
     data: Mapping[str, Any] = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return dict(data)
-
-
-def _message(value: object) -> str:
-    return "is missing" if value is None else f"is {format_value(value)}"
 
 
 def _merged_problem(problem: Problem, site: str) -> Problem:

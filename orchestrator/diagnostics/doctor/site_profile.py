@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from orchestrator.config.schema.slurm import SlurmSection
-from orchestrator.config.site import load_profile, site_remarks
+from orchestrator.config.site import PartitionLimits, load_profile, site_remarks
 from orchestrator.diagnostics.doctor.finding import Finding, note, ok, warning
 from slurm.nodes import NodeSnapshot
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
-from slurm.site_profile import PartitionLimits
 
 
 def site_findings(
@@ -27,15 +27,15 @@ def site_findings(
     """
     if section.site is None:
         return
-    profile = load_profile(section.site)
+    profile, site = load_profile(section.site), Path(section.site).stem
     differences = [
         *(words for p in partitions if p.name in profile.limits for words in _differences(p, profile.limits[p.name])),
         *_missing_cpus(section, [node for node in nodes if node.partition in {p.name for p in partitions}]),
     ]
-    fix = f"follow Slurm: set it in launcher.slurm, or in your own profile next to {profile.path.name} (docs/sites.md)"
-    yield from (warning("site", f"site {profile.name}: {words}", fix) for words in differences)
+    fix = f"follow Slurm: set it in launcher.slurm, or in your own profile next to {site}.toml (docs/sites.md)"
+    yield from (warning("site", f"site {site}: {words}", fix) for words in differences)
     if partitions and not differences:
-        yield ok("site", f"limits and CPUs of profile {profile.name} match Slurm's")
+        yield ok("site", f"limits and CPUs of profile {site} match Slurm's")
     for words in site_remarks(section, request.num_nodes, request.time_limit_s, parallel_trials):
         yield note("site", words, "follow it unless Slurm says otherwise; docs/sites.md has the source")
 

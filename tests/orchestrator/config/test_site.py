@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.config.site import load_profile, section_from_profile, site_remarks
+from orchestrator.config.site import MAX_BYTES, SITES, load_profile, site_names, site_remarks
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.lifecycle.create import with_environment_options
@@ -25,7 +25,6 @@ from slurm.interface import SubmitStatus
 from slurm.request import JobRequest
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.script import render_script
-from slurm.site_profile import site_names
 from tests import kit
 
 STORED = Path(__file__).with_name("data")
@@ -72,6 +71,15 @@ def profile(folder: Path, text: str) -> Path:
 # -- the six
 
 
+def test_profiles_that_come_with_parlay_say_where_each_word_of_them_is_from():
+    assert site_names() == sorted(MACHINES)
+    for name in site_names():
+        found = load_profile(name)
+        assert (bool(found.title), found.slurm.account, len(found.sources) >= 2) == (True, None, True)
+        assert all(source.url.startswith("https://") for source in found.sources)
+        assert (SITES / f"{name}.toml").read_text().startswith("# Community knowledge, verified by nobody")
+
+
 @pytest.mark.parametrize("name", site_names())
 def test_the_job_of_a_site_is_the_stored_one_and_asks_for_no_more_cpus_than_its_nodes_have(tmp_path, name):
     spec = loaded(tmp_path, MACHINES[name], site=name, account="project1")
@@ -86,7 +94,6 @@ def test_the_job_of_a_site_is_the_stored_one_and_asks_for_no_more_cpus_than_its_
     assert found == path.read_text(), __doc__
     slurm = spec.launcher.slurm
     assert (slurm.cpus_per_task or 1) * MACHINES[name][1] <= (slurm.usable_cpus or 4096)
-    assert section_from_profile(load_profile(name)).site is None
 
 
 # -- under the user's keys
@@ -156,14 +163,39 @@ def test_a_site_nobody_knows_is_refused_with_the_ones_that_are(tmp_path, site, f
         ("[slurm]\nsite = 'lumi'\n", "slurm.site", "lumi"),
         ("[slurm]\ntime = '1:00:00'\n", "slurm.time", None),
         ("[slurm.launch]\nsrun = ['--ntasks=2']\n", "slurm.launch.srun[0]", "--ntasks=2"),
-        ("verified = true\n", "verified", True),
+        ("verified = true\n", "verified", "verified"),
+        ("slurm = 'gpu'\n", "slurm", "gpu"),
+        ("notes = 'ask Ada'\n", "notes", "ask Ada"),
+        ("[limits.gpu]\nmax_hours = 4\n", "limits.gpu.max_hours", "max_hours"),
+        ("[limits.gpu]\nmax_nodes = 0\n", "limits.gpu.max_nodes", 0),
     ],
 )
 def test_what_is_wrong_in_a_profile_is_the_profiles_fault(tmp_path, text, key, value):
     path = profile(tmp_path, text)
     problem = problem_of(tmp_path, site="ours.toml")
     assert (problem.file, problem.key, problem.value) == (str(path), key, value)
-    assert None not in (problem.rule, problem.fix)
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("sources = []\n", "title"),
+        ("title = 'Ours'\n", "sources"),
+        ("title = 'Ours'\nsources = [{url = 'https://ours', read = 'last week'}]\n", "sources[0].read"),
+    ],
+)
+def test_a_profile_has_a_title_and_sources_with_the_day_on_which_they_were_read(tmp_path, text, key):
+    (tmp_path / "ours.toml").write_text(text)
+    assert problem_of(tmp_path, site="ours.toml").key == key
+
+
+def test_what_is_no_file_no_toml_or_too_large_is_refused_and_no_pipe_is_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "other.toml").write_text("[[more]\n")
+    profile(tmp_path, f"notes = ['{'x' * MAX_BYTES}']\n")
+    for name in ("none.toml", "pipe.toml", "other.toml", "ours.toml"):
+        assert problem_of(tmp_path, site=name).file == str(tmp_path / name)
 
 
 def test_what_does_not_go_together_is_reported_with_the_site(tmp_path):
