@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.output import Line, arguments_of, show
-from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
+from orchestrator.launchers.slurm.queries import PollBackoff
+from orchestrator.launchers.slurm.squeue_cache import SqueueCache
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import predictor, task_of
@@ -37,8 +39,6 @@ from orchestrator.search.samplers.factory import make_sampler
 from orchestrator.search.stopping import Limits
 from orchestrator.service.quota import QuotaRequest, grant
 from slurm.interface import Slurm
-from slurm.poll_backoff import PollBackoff
-from slurm.squeue_cache import SqueueCache
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FakeCluster
 from tests.fake_slurm.jobs import JobPlan, StartedJob
@@ -238,12 +238,9 @@ class Service:
         reader = stack.enter_context(closing(LedgerReader(self._url)))
         journal = stack.enter_context(closing(Journal(folder.journal)))
         history = EventStore(folder.search_id, journal, ledger, 2, self.slurm.now)
+        options = spec.launcher.slurm.job_options()
         launcher = SlurmLauncher(
-            self.slurm,
-            spec.launcher.slurm.job_options(),
-            PollBackoff(POLL_S),
-            self._answer.jobs,
-            handover=folder.launcher,
+            SlurmAccess(self.slurm, options, PollBackoff(POLL_S), self._answer.jobs, handover=folder.launcher)
         )
         self._iteration_interval_s = launcher.iteration_interval_s
         sampler = make_sampler(spec.search.sampler, candidates_of(spec).layouts, task, spec.search.seed)

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
+from orchestrator.launchers.slurm.queries import PollBackoff
+from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRules, RemainingWork
 from orchestrator.search.attempt_factory import AttemptFactory
@@ -26,9 +28,7 @@ from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
-from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions
-from slurm.squeue_cache import SqueueSnapshot
 from tests import kit
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FAKE_SETTINGS, FakeCluster
@@ -185,9 +185,11 @@ class Rig:
     def new_launcher(self, work: Callable[[], RemainingWork]) -> Any:
         slurm, handover, backoff, jobs = self.slurm, self.folder.launcher, PollBackoff(self.poll_s), asking(self.slurm)
         if self.kind == "jobs":
-            return SlurmLauncher(slurm, self.options, backoff, jobs, self._sleep, handover=handover)
+            return SlurmLauncher(SlurmAccess(slurm, self.options, backoff, jobs, self._sleep, handover))
         rules = PilotRules(PILOT_NODES, 4, self.longest_s)
-        return SlurmPilotLauncher(slurm, self.options, rules, backoff, jobs, work, self.cluster.advance, handover)
+        return SlurmPilotLauncher(
+            SlurmAccess(slurm, self.options, backoff, jobs, self.cluster.advance, handover), rules, work
+        )
 
     def run(self, **allowed: Any) -> SearchRecord:
         """Drive the search to its end by a driver of its own, and check its invariants."""
@@ -443,7 +445,7 @@ class JobsBench:
 
     def new_launcher(self, interval_s: float = POLL_S, **options: Any) -> SlurmLauncher:
         backoff, advance = PollBackoff(interval_s), self.cluster.advance
-        return SlurmLauncher(self.slurm, JobOptions(**options), backoff, asking(self.slurm), advance)
+        return SlurmLauncher(SlurmAccess(self.slurm, JobOptions(**options), backoff, asking(self.slurm), advance))
 
     def request(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
         request = replace(attempt_request(self.root, "hang", trial=trial), submitted_at=self.cluster.time)
@@ -475,8 +477,10 @@ class PilotBench:
         self.launcher: Any = self.new_launcher()
 
     def new_launcher(self, container: Container | None = None) -> Any:
-        parts = self.slurm, JobOptions(container=container), PilotRules(2, 2), PollBackoff(5.0), asking(self.slurm)
-        return SlurmPilotLauncher(*parts, lambda: self.work, self.cluster.advance, self.folder.launcher)
+        options, jobs = JobOptions(container=container), asking(self.slurm)
+        handover, sleep = self.folder.launcher, self.cluster.advance
+        access = SlurmAccess(self.slurm, options, PollBackoff(5.0), jobs, sleep, handover)
+        return SlurmPilotLauncher(access, PilotRules(2, 2), lambda: self.work)
 
     def request(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
         return replace(attempt_request(self.root, trial=trial, time_limit_s=LIMIT_S), **changes)

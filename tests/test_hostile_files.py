@@ -24,7 +24,7 @@ from orchestrator.config.schema.notify import webhook_address
 from orchestrator.config.site import SITES, load_profile
 from orchestrator.launchers.local.processes import RankProcess
 from orchestrator.launchers.local.rank_groups import RANKS_SCHEMA, AcceptedLaunch, read_ranks
-from orchestrator.launchers.slurm.handover import ClockReading, HandoverEntry, HandoverFile
+from orchestrator.launchers.slurm.handover import ClockReading, HandoverFile, HandoverState
 from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.recipe.recipe import checksum
 from orchestrator.replay.recorded_runs import _recorded_outcomes
@@ -141,7 +141,7 @@ def files_in(folder: Path) -> dict[str, tuple[str | None, Change, Reader]]:
     lease = {"search_id": "a", "fencing": 2, "host": "h", "pid": 1, "pid_started": 5, "pid_scope": "x"}
     times = {name: utc_text(1e9) for name in ("heartbeat_at", "expires")}
     ranks = AcceptedLaunch("a.t0001.a1", "7", (RankProcess(0, "h", 1, 5, "b", 1e9),))
-    handover = {"at": asdict(ClockReading("b", 1.0, 1e9)), "attempts": {"a": asdict(HandoverEntry(1.0))}}
+    handover = {"at": asdict(ClockReading("b", 1.0, 1e9)), "attempts": {"a": asdict(HandoverState(submitted_at=1.0))}}
     probe = NodeProbeReport((RankProbe(0, "n", "h", "3.11", "/p", "2.4", None, ("g",), None, (0, 1), 0.5),))
     best = {"search_id": SPEC.search_id, "trial": "t0001", "fingerprint": {}, "incumbents": [{"num_nodes": 1}]}
     quota = {"schema": "parlay.quota/1", "searches": {"a": {"active": 1, "target": 2}}}

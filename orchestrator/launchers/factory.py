@@ -14,7 +14,9 @@ from orchestrator.launchers.local.launcher import LocalLauncher, local_slots
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.simulated import SimulatedLauncher
-from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
+from orchestrator.launchers.slurm.queries import PollBackoff
+from orchestrator.launchers.slurm.squeue_cache import SqueueCache
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import (
     LONGEST_PILOT_S,
@@ -27,10 +29,8 @@ from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.interface import SlurmSettings, SlurmUnreachable
 from slurm.option_checks import requests_gpus
-from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions, Runtime
 from slurm.sandbox.config_files import SANDBOX_CLUSTER_NAME
-from slurm.squeue_cache import SqueueCache
 from trials.ledger.location import home_folder
 
 POLL_INTERVAL_S = 30.0
@@ -99,11 +99,11 @@ def _slurm_of(
     folder = home_folder() / "slurm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SqueueCache(client, folder, cluster_key(os.environ))
-    options, backoff = job_options(section, cluster), PollBackoff(floor_s)
+    options = job_options(section, cluster)
+    access = SlurmAccess(client, options, PollBackoff(floor_s), shared.jobs, handover=handover)
     if rules is None or remaining_work is None:
-        return SlurmLauncher(client, options, backoff, shared.jobs, handover=handover), remark
-    parts = client, options, rules, backoff, shared.jobs, remaining_work
-    return SlurmPilotLauncher(*parts, handover=handover), remark
+        return SlurmLauncher(access), remark
+    return SlurmPilotLauncher(access, rules, remaining_work), remark
 
 
 def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.launchers.slurm.squeue_cache import SqueueCache, SqueueSnapshot
 from orchestrator.lifecycle.driver_job import job_name
 from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LeaseHeld, current_lease
@@ -16,7 +17,6 @@ from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobSnapshot
-from slurm.squeue_cache import SqueueCache, SqueueSnapshot
 from trials.files.folders import SearchFolder
 from trials.ledger.location import home_folder
 from trials.trial import utc_text

@@ -119,7 +119,6 @@ OWN_READERS = {
     "dashboards/report/html.py": "files that are installed with Parlay",
     "slurm/sandbox/config_files.py": "files that are installed with Parlay",
     "orchestrator/cli/detached.py": "no file: /dev/null",
-    "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",
     "slurm/sandbox/sandbox.py": "files of its own private folder, and /proc",
     "slurm/sandbox/daemons.py": "files of its own private folder, and /proc",
     "orchestrator/search/code_snapshot.py": "the sources that are installed, and a snapshot of them",

@@ -24,18 +24,18 @@ from orchestrator.launchers.local.processes import GracePeriods
 from orchestrator.launchers.ray.launcher import RayLauncher
 from orchestrator.launchers.ray.runtime import RayRuntime
 from orchestrator.launchers.simulated import SimulatedLauncher
-from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
+from orchestrator.launchers.slurm.queries import PollBackoff
+from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import Observation
 from slurm.client import SlurmClient
-from slurm.poll_backoff import PollBackoff
 from slurm.request import JobOptions
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
-from slurm.squeue_cache import SqueueSnapshot
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FakeCluster
 from tests.fake_slurm.jobs import JobPlan, StartedJob
@@ -155,7 +155,9 @@ class FakeSlurmBench(Bench):
         self.launcher = self.new_launcher()
 
     def new_launcher(self) -> Launcher:
-        return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(30.0), asking(self.slurm), self.cluster.advance)
+        return SlurmLauncher(
+            SlurmAccess(self.slurm, JobOptions(), PollBackoff(30.0), asking(self.slurm), self.cluster.advance)
+        )
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)
@@ -198,7 +200,7 @@ class SlurmBench(Bench):
         return super().request(behaviour, trial, search_id=self.search_id, **details)
 
     def new_launcher(self) -> Launcher:
-        return SlurmLauncher(self.slurm, JobOptions(), PollBackoff(0.1), self.jobs, _sleep_briefly)
+        return SlurmLauncher(SlurmAccess(self.slurm, JobOptions(), PollBackoff(0.1), self.jobs, _sleep_briefly))
 
     def jobs(self, max_age_s: float) -> SqueueSnapshot:
         return SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)
@@ -225,7 +227,9 @@ class SlurmPilotBench(SlurmBench):
 
     def new_launcher(self) -> Launcher:
         work, rules, backoff = RemainingWork(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
-        return SlurmPilotLauncher(self.slurm, JobOptions(), rules, backoff, self.jobs, lambda: work, _sleep_briefly)
+        return SlurmPilotLauncher(
+            SlurmAccess(self.slurm, JobOptions(), backoff, self.jobs, _sleep_briefly), rules, lambda: work
+        )
 
 
 def _sleep_briefly(seconds: float) -> None:

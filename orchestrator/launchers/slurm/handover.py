@@ -9,35 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers.process_identity import boot_id
-from search_spaces.decoding import decode, decode_value, require_schema
+from search_spaces.decoding import decode, decode_value, encode, require_schema
 from trials.files.folders import read_json, write_json
 
 HANDOVER_SCHEMA = "parlay.launcher/1"
 
 
-@dataclass(frozen=True)
-class HandoverEntry:
-    """State of one attempt. Durations are None where they do not apply; the other fields are those of `TrackedJob`."""
+_MOMENTS = ("submitted_at", "unconfirmed_since", "absent_since")
 
-    submitted_for_s: float | None = None
-    unconfirmed_for_s: float | None = None
-    absent_for_s: float | None = None
+
+@dataclass(kw_only=True)
+class HandoverState:
+    """State of an attempt's job that outlives its driver. Times are `Slurm.monotonic`'s, but `started_at`, which is
+    Slurm's own.
+
+    `unconfirmed_since` is set while it is unknown whether the job was submitted; `is_described` once the controller was
+    queried for requeues before this driver came. `duplicates` are other jobs of its name, with the node-seconds they
+    held.
+    """
+
+    submitted_at: float | None = None
+    unconfirmed_since: float | None = None
+    absent_since: float | None = None
     cancelled: bool = False
-    is_described: bool = False
+    is_described: bool = True
     restart: int = 0
     started_at: float | None = None
-    duplicates: Mapping[str, float] = field(default_factory=dict)
+    duplicates: dict[str, float] = field(default_factory=dict)
 
-    def aged_by(self, seconds: float) -> HandoverEntry:
-        """Return the entry after so many more seconds."""
-        ages = {name: getattr(self, name) for name in ("submitted_for_s", "unconfirmed_for_s", "absent_for_s")}
-        grown = {name: None if age_s is None else age_s + seconds for name, age_s in ages.items()}
-        return HandoverEntry(**{**asdict(self), **grown})
+    def on_clock(self, ahead_s: float) -> HandoverState:
+        """Return the state by a monotonic clock that is so much ahead of that of its driver."""
+        known = {name: at for name in _MOMENTS if (at := getattr(self, name)) is not None}
+        return replace(self, **{name: at + ahead_s for name, at in known.items()})
 
 
 @dataclass(frozen=True)
@@ -63,22 +71,23 @@ class HandoverFile:
         self._monotonic = monotonic
         self._utc = utc
 
-    def load(self) -> dict[str, HandoverEntry]:
-        """Read and remove the entries of the last driver, by attempt key; {} for a missing or damaged file."""
+    def load(self) -> dict[str, HandoverState]:
+        """Read and remove the last driver's states, by attempt key; {} for a missing or damaged file."""
         if self._path is None:
             return {}
         try:
             data = read_json(self._path)
             self._path.unlink(missing_ok=True)
-            return {} if data is None else _handover_entries(data, self._now())
+            return {} if data is None else _states(data, self._now())
         except (OSError, ValueError):
             return {}
 
-    def save(self, attempts: Mapping[str, HandoverEntry]) -> None:
-        """Write the entries for the next driver; errors are ignored, and it then restarts its waits."""
+    def save(self, attempts: Mapping[str, HandoverState]) -> None:
+        """Write the states for the next driver; errors are ignored, and it then restarts its waits."""
         if self._path is None or not attempts:
             return
-        known = {key: asdict(attempt) for key, attempt in attempts.items()}
+        names = [field.name for field in fields(HandoverState)]
+        known = {key: encode(attempt, *names) for key, attempt in attempts.items()}
         with suppress(OSError):
             write_json(self._path, {"schema": HANDOVER_SCHEMA, "at": asdict(self._now()), "attempts": known})
 
@@ -90,9 +99,10 @@ class HandoverFile:
         return ClockReading(boot, self._monotonic(), self._utc())
 
 
-def _handover_entries(data: Mapping[str, Any], now: ClockReading) -> dict[str, HandoverEntry]:
+def _states(data: Mapping[str, Any], now: ClockReading) -> dict[str, HandoverState]:
     """Raises ValueError for damaged content."""
     require_schema(data, HANDOVER_SCHEMA)
-    passed_s = now.since(decode(ClockReading, data.get("at")))
-    attempts = decode_value(Mapping[str, HandoverEntry], data.get("attempts"), "attempts")
-    return {key: attempt.aged_by(passed_s) for key, attempt in attempts.items()}
+    then = decode(ClockReading, data.get("at"))
+    ahead_s = now.monotonic_s - now.since(then) - then.monotonic_s
+    attempts = decode_value(Mapping[str, HandoverState], data.get("attempts"), "attempts")
+    return {key: attempt.on_clock(ahead_s) for key, attempt in attempts.items()}

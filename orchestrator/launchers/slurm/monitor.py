@@ -60,16 +60,14 @@ class JobMonitor:
 
     def _cancel_strays(self) -> None:
         """Cancel live jobs of ended attempts: a duplicate that appeared late, or a job requeued after its end."""
-        ended = [
-            tracked for tracked in self._submissions.attempts_in_answer() if tracked.status.liveness is Liveness.ENDED
-        ]
+        ended = [tracked for tracked in self._submissions.attempts_in_answer() if tracked.is_ended]
         jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
         if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
             self._submissions.cancel(strays)
 
     def _is_open(self, tracked: TrackedJob) -> bool:
         """True if the last answer can change the status: the attempt has not ended and was submitted before it."""
-        return tracked.status.liveness is not Liveness.ENDED and self._queries.asked_at >= tracked.accepted_at
+        return not tracked.is_ended and self._queries.asked_at >= tracked.accepted_at
 
     def _read(self, tracked: TrackedJob) -> bool:
         """Update from its job; False if it has none in the answer."""

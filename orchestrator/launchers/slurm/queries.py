@@ -7,15 +7,43 @@ from contextlib import suppress
 from dataclasses import replace
 
 from orchestrator.launchers.base import LaunchPostponed
+from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
 from slurm.association_limits import AssociationLimits, billing_with_factor
 from slurm.driver_script import DRIVER_SUFFIX
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.job_state import JobSnapshot
-from slurm.poll_backoff import BUSY_FACTOR, PollBackoff
-from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus
 
 _MAX_ITERATION_INTERVAL_S = 2.0  # between two answers only a cancellation or the files of pilot steps bring news
+
+LONGEST_INTERVAL_S = 300.0
+BUSY_FACTOR = 5.0
+"""Interval per second that a query takes: at most a fifth of the controller's time is used."""
+
+
+class PollBackoff:
+    """Seconds between the starts of two queries, never below `floor_s`.
+
+    The interval is `BUSY_FACTOR` times what the last query took. Each failure doubles it, up to LONGEST_INTERVAL_S or
+    the floor, whichever is longer; the first answer resets it.
+    """
+
+    def __init__(self, floor_s: float):
+        self._floor_s = floor_s
+        self._interval_s = floor_s
+
+    @property
+    def interval_s(self) -> float:
+        return self._interval_s
+
+    def answered(self, took_s: float) -> None:
+        """Record a query that was answered after `took_s` seconds."""
+        self._interval_s = max(self._floor_s, BUSY_FACTOR * took_s)
+
+    def failed(self, took_s: float = 0.0) -> None:
+        """Record a query that failed after `took_s` seconds."""
+        longest = max(self._floor_s, LONGEST_INTERVAL_S)
+        self._interval_s = min(longest, max(2 * self._interval_s, BUSY_FACTOR * took_s))
 
 
 class SlurmQueries:

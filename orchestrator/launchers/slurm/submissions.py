@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.attempt_logs import may_exist
-from orchestrator.launchers.slurm.handover import HandoverEntry, HandoverFile
+from orchestrator.launchers.slurm.handover import HandoverFile, HandoverState
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from slurm.hostlist import compress
@@ -59,29 +59,20 @@ class JobIntent(Protocol):
 
 
 @dataclass
-class TrackedJob:
-    """State of an attempt's job. Times are `Slurm.monotonic`'s, but `started_at`, which is Slurm's own.
-
-    `unconfirmed_since` is set while it is unknown whether the job was submitted; `is_described` once the controller was
-    queried for requeues before this driver came. `unaccounted_at` identifies the answer for which accounting did not
-    answer. `duplicates` are other jobs of its name, with the node-seconds they held.
-    """
+class TrackedJob(HandoverState):
+    """State of an attempt's job. `unaccounted_at` identifies the answer for which accounting did not answer."""
 
     request: JobIntent
     job: JobRequest
     job_id: str | None = None
-    submitted_at: float | None = None
-    is_described: bool = True
     accepted_at: float = 0.0
-    unconfirmed_since: float | None = None
     unaccounted_at: float | None = None
-    cancelled: bool = False
     cancelled_at: float | None = None
-    absent_since: float | None = None
-    started_at: float | None = None
-    restart: int = 0
-    duplicates: dict[str, float] = field(default_factory=dict)
     status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
+
+    @property
+    def is_ended(self) -> bool:
+        return self.status.liveness is Liveness.ENDED
 
 
 class Submissions:
@@ -220,43 +211,21 @@ class Submissions:
                 self._accept(tracked, found.job_id)
         return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
 
-    def _restored(self, request: JobIntent, known: HandoverEntry | None) -> TrackedJob:
+    def _restored(self, request: JobIntent, known: HandoverState | None) -> TrackedJob:
         """Restore the last driver's state; without it, an unanswered submission is unconfirmed from now on."""
-        job, now = self._make(request, self._options), self._slurm.monotonic()
-        tracked = TrackedJob(request, job, request.job_id, is_described=False, restart=request.restart)
-        if known is not None:
-            tracked.submitted_at = None if known.submitted_for_s is None else now - known.submitted_for_s
-            tracked.absent_since = None if known.absent_for_s is None else now - known.absent_for_s
-            if request.job_id is None and known.unconfirmed_for_s is not None:
-                tracked.unconfirmed_since = now - known.unconfirmed_for_s
-            tracked.cancelled, tracked.is_described = known.cancelled, known.is_described
-            tracked.restart, tracked.started_at = max(request.restart, known.restart), known.started_at
-            tracked.duplicates = dict(known.duplicates)
-        elif request.job_id is None and may_exist(job.script):
-            tracked.unconfirmed_since = now
+        job = self._make(request, self._options)
+        tracked = TrackedJob(request, job, request.job_id, **vars(known or HandoverState(is_described=False)))
+        tracked.restart = max(request.restart, tracked.restart)
+        if request.job_id is not None:
+            tracked.unconfirmed_since = None
+        elif known is None and may_exist(job.script):
+            tracked.unconfirmed_since = self._slurm.monotonic()
         return tracked
 
     def save(self) -> None:
         """Save the state of open attempts for the next driver."""
-        open_ones = {
-            key: tracked for key, tracked in self.tracked.items() if tracked.status.liveness is not Liveness.ENDED
-        }
-        self._handover.save({key: self._handover_entry(tracked) for key, tracked in open_ones.items()})
-
-    def _handover_entry(self, tracked: TrackedJob) -> HandoverEntry:
-        now, unconfirmed_since = self._slurm.monotonic(), tracked.unconfirmed_since
-        if tracked.job_id is not None and tracked.request.job_id is None:
-            unconfirmed_since = tracked.accepted_at  # for the next driver, in case the id could not be recorded
-        return HandoverEntry(
-            submitted_for_s=None if tracked.submitted_at is None else now - tracked.submitted_at,
-            unconfirmed_for_s=None if unconfirmed_since is None else now - unconfirmed_since,
-            absent_for_s=None if tracked.absent_since is None else now - tracked.absent_since,
-            cancelled=tracked.cancelled,
-            is_described=tracked.is_described,
-            restart=tracked.restart,
-            started_at=tracked.started_at,
-            duplicates=dict(tracked.duplicates),
-        )
+        open_ones = ((k, tracked) for k, tracked in self.tracked.items() if not tracked.is_ended)
+        self._handover.save({key: _for_next_driver(tracked) for key, tracked in open_ones})
 
     # -- whose job it is
 
@@ -311,6 +280,12 @@ class Submissions:
             return self._slurm.cancel(jobs)
         except SlurmUnreachable:
             return {job.job_id for job in jobs}
+
+
+def _for_next_driver(tracked: TrackedJob) -> TrackedJob:
+    """Return the state to hand over, in case the id of its job could not be recorded."""
+    is_recorded = tracked.job_id is None or tracked.request.job_id is not None
+    return tracked if is_recorded else replace(tracked, unconfirmed_since=tracked.accepted_at)
 
 
 def submission_order(job: JobSnapshot) -> tuple[float, int]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from orchestrator.launchers.local.rank_groups import program_environment
+from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.job_files import write_setup_copy
 from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S
+from search_spaces.decoding import T
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.files.folders import AttemptFolder, write_text
+from trials.files.folders import AttemptFolder, SearchFolder, write_text
 from trials.files.text import plural
-from trials.pilot.files import PilotFolder, PilotPlan, PlainStarts, StepFileKind
+from trials.pilot.files import PilotFolder, PilotJob, PilotPlan, PlainStarts, StepFileKind, read
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,13 @@ class Pilot:
     @property
     def is_ended(self) -> bool:
         return self.status.liveness is Liveness.ENDED
+
+    @property
+    def status_with_start(self) -> LaunchStatus:
+        """Its status; where Slurm does not tell when it started, with the start that was seen."""
+        status = self.status
+        is_seen_alone = status.started and status.started_at is None and status.restart == 0
+        return replace(status, started_at=self.started_at) if is_seen_alone else status
 
     @property
     def may_accept(self) -> bool:
@@ -133,6 +147,28 @@ def startup_timeout_reason(pilot: Pilot) -> str:
 def pilot_request(pilot: Pilot, is_first: bool = False) -> PilotRequest:
     folder = AttemptFolder(pilot.folder.path)
     return PilotRequest(pilot.key, folder, pilot.plan, job_id=pilot.job_id, is_first=is_first)
+
+
+def read_pilot(search: SearchFolder, folder: PilotFolder, recorded: Collection[str]) -> Pilot | None:
+    """Return the pilot in this folder; None if it was neither recorded nor submitted, or its plan is damaged. Other
+    files that are damaged are taken as not written: Slurm knows its job by name."""
+    plan = _read_whole(PilotPlan, folder.plan)
+    if plan is None or not (folder.name in recorded or may_exist(folder.path / "job.sh")):
+        return None
+    job, end = _read_whole(PilotJob, folder.job), _read_whole(LaunchStatus, folder.job_end)
+    pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job.job_id)
+    pilot.is_draining = folder.drain.exists()
+    pilot.status = end or pilot.status
+    return pilot
+
+
+def _read_whole(kind: type[T], path: Path) -> T | None:
+    """The dataclass in this file of a pilot; None without one, and where it is damaged."""
+    try:
+        return read(kind, path)
+    except ValueError as error:
+        _log.warning(f"{error}")
+        return None
 
 
 def read_pilot_folder(folder: PilotFolder) -> tuple[dict[str, set[StepFileKind]], float | None, bool]:

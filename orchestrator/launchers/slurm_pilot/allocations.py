@@ -10,8 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import may_exist
@@ -23,6 +22,7 @@ from orchestrator.launchers.slurm_pilot.allocation import (
     Pilot,
     pilot_job,
     pilot_request,
+    read_pilot,
     read_pilot_folder,
     startup_timeout_reason,
     write_pilot_files,
@@ -36,13 +36,12 @@ from orchestrator.launchers.slurm_pilot.sizing import (
     planned_pilot_s,
 )
 from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
-from search_spaces.decoding import T
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min, max_job_s
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
 from trials.files.text import plural
-from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotJob, PilotPlan, read, write
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, write
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +97,13 @@ class PilotPool:
         if self._search is not None:
             return False
         paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
-        self.pilots = [pilot for path in paths if (pilot := self._read_pilot(search, PilotFolder(path))) is not None]
+        recorded = self._remaining_work().pilots
+        found = (read_pilot(search, PilotFolder(path), recorded) for path in paths)
+        pilots = [pilot for pilot in found if pilot is not None]
+        for pilot in pilots:
+            if pilot.is_ended:
+                self._read_folder(pilot)
+        self.pilots = pilots
         alive = [pilot for pilot in self.pilots if not pilot.is_ended]
         adopted = self._submissions.adopt({pilot.key: pilot_request(pilot) for pilot in alive})
         for pilot in alive:
@@ -108,21 +113,6 @@ class PilotPool:
         self._search = search
         self.refresh()
         return True
-
-    def _read_pilot(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
-        """Return the pilot in this folder; None if it was neither recorded nor submitted, or its plan is damaged. Other
-        files that are damaged are taken as not written: Slurm knows its job by name."""
-        plan = _read_whole(PilotPlan, folder.plan)
-        is_known = folder.name in self._remaining_work().pilots or may_exist(folder.path / "job.sh")
-        if plan is None or not is_known:
-            return None
-        job = _read_whole(PilotJob, folder.job)
-        pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job.job_id)
-        pilot.is_draining = folder.drain.exists()
-        if (over := _read_whole(LaunchStatus, folder.job_end)) is not None:
-            pilot.status = over
-            self._read_folder(pilot)
-        return pilot
 
     # -- watching
 
@@ -212,7 +202,7 @@ class PilotPool:
             self.cancel([pilot])
 
     def _record_end(self, pilot: Pilot) -> None:
-        pilot.status = _with_start(pilot)
+        pilot.status = pilot.status_with_start
         with suppress(OSError):
             write_json(pilot.folder.job_end, {"schema": PILOT_SCHEMA, **asdict(pilot.status)})
         if pilot.status.failed and not (pilot.is_draining or pilot.startup_timed_out):
@@ -407,19 +397,3 @@ class PilotPool:
     def save(self) -> None:
         """Save the state for the next driver."""
         self._submissions.save()
-
-
-def _read_whole(kind: type[T], path: Path) -> T | None:
-    """The dataclass in this file of a pilot; None without one, and where it is damaged."""
-    try:
-        return read(kind, path)
-    except ValueError as error:
-        _log.warning(f"{error}")
-        return None
-
-
-def _with_start(pilot: Pilot) -> LaunchStatus:
-    """Return its status; where Slurm does not tell when it started, with the start that was seen."""
-    status = pilot.status
-    is_seen_alone = status.started and status.started_at is None and status.restart == 0
-    return replace(status, started_at=pilot.started_at) if is_seen_alone else status

@@ -1,25 +1,21 @@
 """Slurm pilot launcher: attempts are concurrent job steps in allocations of the search, its pilots.
 
 Nodes are waited for once, and layouts are compared on the same nodes. Pilots are in allocations.py, their size and the
-choice of nodes in sizing.py, steps in step_monitor.py, their status in step_status.py, and their cancellation in
-cancel.py. The agent inside the allocation, which goes on without a driver, is trials/pilot.
+choice of nodes in sizing.py, steps in step_monitor.py, their status in step_status.py. The agent inside the allocation,
+which goes on without a driver, is trials/pilot.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.launchers.slurm.handover import HandoverFile
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.job_files import write_job_files
-from orchestrator.launchers.slurm.queries import SlurmQueries
+from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmBackend
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.allocations import CLOSE_WAIT_S, PilotPool
-from orchestrator.launchers.slurm_pilot.cancel import StepCanceller
 from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
 from orchestrator.launchers.slurm_pilot.sizing import (
     ROOM_S,
@@ -33,14 +29,11 @@ from orchestrator.launchers.slurm_pilot.sizing import (
 from orchestrator.launchers.slurm_pilot.step_monitor import LaunchedStep, StepMonitor
 from orchestrator.launchers.slurm_pilot.step_status import (
     live_step_status,
+    never_started_status,
     step_job,
     unserved_status,
 )
 from search_spaces.errors import ExternalError
-from slurm.interface import Slurm
-from slurm.poll_backoff import PollBackoff
-from slurm.request import JobOptions
-from slurm.squeue_cache import SqueueSnapshot
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.pilot.agent import number_script_path
@@ -54,38 +47,21 @@ _CANCEL_WAIT_S = 15.0
 _POLL_S = 0.2
 
 
-class SlurmPilotLauncher(Launcher):
-    """Submits pilots of these `rules` to `slurm` with the user's `options`, and runs attempts in them.
-
-    The next pilot's time is planned from `remaining_work`. The other arguments are those of SlurmLauncher.
-    """
+class SlurmPilotLauncher(SlurmBackend):
+    """Submits pilots of these `rules`, each with its time planned from `remaining_work`, and runs attempts in them."""
 
     name = "slurm_pilot"
     runs_steps = True
 
-    def __init__(
-        self,
-        slurm: Slurm,
-        options: JobOptions,
-        rules: PilotRules,
-        backoff: PollBackoff,
-        jobs: Callable[[float], SqueueSnapshot],
-        remaining_work: Callable[[], RemainingWork],
-        sleep: Callable[[float], None] = time.sleep,
-        handover: Path | None = None,
-    ):
-        self._slurm = slurm
-        self._options = options
-        self._sleep = sleep
-        self._search = None if handover is None else SearchFolder(handover.parent)
-        self._queries = queries = SlurmQueries(slurm, backoff, jobs, whole_nodes=options.exclusive is True)
-        self.iteration_interval_s = queries.iteration_interval_s(self.iteration_interval_s)
-        handover_file = HandoverFile(handover, slurm.monotonic, slurm.now)
+    def __init__(self, access: SlurmAccess, rules: PilotRules, remaining_work: Callable[[], RemainingWork]):
+        super().__init__(access)
+        self._search = None if access.handover is None else SearchFolder(access.handover.parent)
         reserve = lambda *pilot: self.reserve_pilot(*pilot)  # noqa: E731
-        self._pool = PilotPool(slurm, options, rules, queries, remaining_work, reserve, handover_file)
+        self._pool = PilotPool(
+            self._slurm, self._options, rules, self._queries, remaining_work, reserve, self._handover
+        )
         self._steps: dict[str, LaunchedStep] = {}
-        self._monitor = StepMonitor(slurm, self._pool, rules, queries)
-        self._canceller = StepCanceller(self._pool, self._monitor, self._steps)
+        self._monitor = StepMonitor(self._slurm, self._pool, rules, self._queries)
 
     # -- launching
 
@@ -131,7 +107,9 @@ class SlurmPilotLauncher(Launcher):
                 continue
             if self._has_room(pilot, request.time_limit_s, request.spec.num_nodes, _avoided_nodes(pilot, request)):
                 return pilot
-            self._canceller.drain_or_cancel(pilot)
+            self._pool.drain(pilot)
+            if pilot.nodes and pilot.ran_nothing and not pilot.live_steps:
+                self._pool.cancel([pilot])  # its agent may not be alive yet
         return None
 
     def _has_room(
@@ -212,7 +190,7 @@ class SlurmPilotLauncher(Launcher):
 
     def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         self._refresh()
-        self._canceller.end_unstarted()
+        self._end_unstarted()
         self._assign_steps()
         return {key: self._steps[key].status if key in self._steps else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
@@ -226,17 +204,32 @@ class SlurmPilotLauncher(Launcher):
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         wanted = {key: self._steps[key] for key in keys if key in self._steps}
-        self._canceller.begin(wanted.values())
+        for step in wanted.values():
+            self._monitor.request_end(step)
+        self._end_unstarted()
         deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
         while left := {key for key, step in wanted.items() if not step.is_ended}:
             self._refresh()
-            self._canceller.end_unstarted()
+            self._end_unstarted()
             if self._slurm.monotonic() >= deadline:
                 break
             if any(not wanted[key].is_ended for key in left):
                 self._sleep(_POLL_S)
-        self._canceller.cancel_unresponsive([wanted[key] for key in left])
+        self._cancel_unresponsive(wanted[key] for key in left)
         return left
+
+    def _end_unstarted(self) -> None:
+        """End cancelled attempts that no agent has started."""
+        for step in self._steps.values():
+            if step.cancelled and step.pilot is None and not step.is_ended:
+                waited_for = step.waits_for
+                step.status = never_started_status(step.status.job_id if waited_for is None else waited_for.job_id)
+
+    def _cancel_unresponsive(self, steps: Iterable[LaunchedStep]) -> None:
+        """Cancel pilots whose agent is unresponsive; their other steps are retried in the next pilot."""
+        pilots = {step.pilot.key: step.pilot for step in steps if step.pilot is not None}
+        if silent := [pilot for pilot in pilots.values() if self._pool.is_unresponsive(pilot) and not pilot.is_ended]:
+            self._pool.cancel(silent)
 
     def longest_s(self, time_limit_s: float) -> float:
         """Return the most seconds for which a step of this limit is on its nodes: its agent ends it."""
@@ -252,15 +245,6 @@ class SlurmPilotLauncher(Launcher):
         if any(self._has_room(pilot, time_limit_s, num_nodes) for pilot in self._pool.pilots if pilot.may_accept):
             return 0.0
         return self._pool.reservation_node_s(min_pilot_s(time_limit_s))
-
-    def now(self) -> float:
-        return self._slurm.now()
-
-    def wait(self, seconds: float) -> None:
-        self._sleep(seconds)
-
-    def leaves_of(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        return self._queries.leaves_of(nodes)
 
     def num_choosable_nodes(self) -> int | None:
         """Return the nodes of a pilot: another one for other nodes would cost more than they tell."""

@@ -125,18 +125,32 @@ class StepMonitor:
 
     def _status_without_report(self, step: LaunchedStep, pilot: Pilot) -> LaunchStatus:
         """Return the status of a step whose pilot has ended: withdraw it if unclaimed, else it ended as well."""
-        label = step.request.label
-        if StepFileKind.CLAIMED not in step.step_files and self.with_timeout(
-            pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)
-        ):
-            pilot.step_files[label].add(StepFileKind.WITHDRAWN)
-            step.pilot, step.nodes, step.waits_for = None, (), pilot
+        if StepFileKind.CLAIMED not in step.step_files and self._withdraw(step, pilot):
             return LaunchStatus(Liveness.ALIVE, job_id=pilot.job_id)
         now = self._slurm.monotonic()
         step.lost_since = now if step.lost_since is None else step.lost_since
         if now - step.lost_since < _LAST_FILES_S:
             return live_step_status(pilot.job_id, step.nodes, step.start)
         return lost_step_status(step.request, step.nodes, step.start, pilot.status, step.cancelled)
+
+    def request_end(self, step: LaunchedStep) -> None:
+        """Withdraw a step that no agent has claimed; request the cancellation of a claimed one."""
+        pilot, label = step.pilot, step.request.label
+        step.cancelled = True
+        if pilot is None or step.is_ended:
+            return
+        with suppress(OSError):
+            if not self._withdraw(step, pilot):
+                self.with_timeout(pilot, pilot.folder.step_file(label, StepFileKind.CANCEL).touch)
+
+    def _withdraw(self, step: LaunchedStep, pilot: Pilot) -> bool:
+        """Take the step back, which then waits; False where its agent was first."""
+        label = step.request.label
+        if not self.with_timeout(pilot, partial(pilot.folder.take, label, StepFileKind.WITHDRAWN)):
+            return False
+        pilot.step_files.setdefault(label, set()).add(StepFileKind.WITHDRAWN)
+        step.pilot, step.nodes, step.waits_for = None, (), pilot
+        return True
 
     def _note_suspects(self, step: LaunchedStep) -> None:
         """Add nodes that may have caused the step's end; certain causes are excluded by the search's next attempts."""

@@ -18,6 +18,7 @@ from orchestrator.cli.watch import (
     NO_DRIVER_LIMIT_S,
     SearchFollower,
 )
+from orchestrator.launchers.slurm.squeue_cache import SqueueCache
 from orchestrator.lifecycle.driver_job import submit_first_link
 from orchestrator.lifecycle.driver_status import MAX_AGE_S
 from orchestrator.lifecycle.logs import ListSink, sending_to
@@ -25,7 +26,6 @@ from orchestrator.records.summary import DriverStatus
 from orchestrator.search.lease import LEASE_DURATION_S, acquire_lease, release_lease
 from orchestrator.service.client import driver_status
 from slurm.driver_script import DriverJob
-from slurm.squeue_cache import SqueueCache
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FakeCluster
 from tests.fake_slurm.placement import FakeNode

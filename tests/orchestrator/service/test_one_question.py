@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from orchestrator.launchers.slurm.queries import SlurmQueries
+from orchestrator.launchers.slurm.queries import PollBackoff, SlurmQueries
+from orchestrator.launchers.slurm.squeue_cache import SqueueCache
 from slurm.job_state import JobSnapshot
-from slurm.poll_backoff import PollBackoff
-from slurm.squeue_cache import SqueueCache
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +39,7 @@ def test_many_drivers_ask_no_more_often_than_a_few_and_at_most_twice_as_often_as
 ):
     """In an hour, each with turns of two seconds."""
     slurm, rng = CountingSlurm(), random.Random(drivers)
-    monkeypatch.setattr("slurm.squeue_cache.time.time", slurm.now)
+    monkeypatch.setattr("orchestrator.launchers.slurm.squeue_cache.time.time", slurm.now)
     shared = [SqueueCache(slurm, tmp_path, ("/etc/slurm.conf",)) for _ in range(drivers)]
     asking = [SlurmQueries(slurm, PollBackoff(INTERVAL_S), answers.jobs) for answers in shared]
     end = slurm.now_s + HOUR_S

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.schema.setup_file import MAX_SETUP_BYTES, setup_text
 from orchestrator.launchers.slurm import handover
 from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, may_exist
-from orchestrator.launchers.slurm.handover import HandoverEntry, HandoverFile
+from orchestrator.launchers.slurm.handover import HandoverFile, HandoverState
 from orchestrator.launchers.slurm.job_files import job_request, with_launch, write_job_files
 from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
 from orchestrator.launchers.slurm_pilot.step_status import step_job
@@ -109,8 +109,8 @@ def test_a_file_may_exist_where_its_file_system_does_not_say(tmp_path):
 
 
 KEY = "rig-aaaaaa.t0001.a1"
-WAITS = {"submitted_for_s": 100.0, "unconfirmed_for_s": 20.0}
-KNOWN = HandoverEntry(**WAITS, cancelled=True, is_described=True, restart=1, started_at=5.0, duplicates={"7": 3.0})
+WAITS = {"submitted_at": 900.0, "unconfirmed_since": 980.0}
+KNOWN = HandoverState(**WAITS, cancelled=True, is_described=True, restart=1, started_at=5.0, duplicates={"7": 3.0})
 
 
 def left(path: Path) -> Path:
@@ -119,7 +119,7 @@ def left(path: Path) -> Path:
     return path
 
 
-def found(path: Path, monotonic: float = 1040.0, utc: float = 5040.0) -> dict[str, HandoverEntry]:
+def found(path: Path, monotonic: float = 1040.0, utc: float = 5040.0) -> dict[str, HandoverState]:
     return HandoverFile(path, lambda: monotonic, lambda: utc).load()
 
 
@@ -130,17 +130,17 @@ def path(tmp_path) -> Path:
 
 def test_waits_go_on_where_they_stood_whatever_becomes_of_the_clock_that_people_set_and_are_taken_once(path):
     """A killed driver leaves no file, so that no later driver uses outdated state."""
-    assert found(left(path), utc=9999.0) == {KEY: replace(KNOWN, submitted_for_s=140.0, unconfirmed_for_s=60.0)}
+    assert found(left(path), utc=9999.0) == {KEY: KNOWN}
     assert not path.exists()
     assert found(path) == {}
 
 
-@pytest.mark.parametrize(("utc", "waits"), [(5030.0, (130.0, 50.0)), (10.0, (100.0, 20.0))], ids=["on", "set back"])
+@pytest.mark.parametrize(("utc", "waits"), [(5030.0, (-127.0, -47.0)), (10.0, (-97.0, -17.0))], ids=["on", "set back"])
 def test_on_another_machine_only_the_clock_that_people_set_tells(path, monkeypatch, utc, waits):
     left(path)
     monkeypatch.setattr(handover, "boot_id", lambda: "another")
     [known] = found(path, monotonic=3.0, utc=utc).values()
-    assert (known.submitted_for_s, known.unconfirmed_for_s, known.absent_for_s) == (*waits, None)
+    assert (known.submitted_at, known.unconfirmed_since, known.absent_since) == (*waits, None)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_on_another_machine_only_the_clock_that_people_set_tells(path, monkeypat
     [
         {"schema": "parlay.launcher/2"},
         {"at": {"boot": "x"}},
-        {"attempts": {KEY: {"unconfirmed_for_s": "long"}}},
+        {"attempts": {KEY: {"unconfirmed_since": "long"}}},
         {"attempts": [KEY]},
         None,
     ],

@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.launchers.base import LaunchPostponed
+from orchestrator.launchers.slurm.queries import LONGEST_INTERVAL_S
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
 from orchestrator.search.node_hours import node_hours_of
 from slurm.job_state import JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S
 from tests.fake_slurm.cluster import FAKE_SETTINGS
 from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.launchers.attempts import poll_one

@@ -16,15 +16,16 @@ import psutil
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm.launcher import SlurmAccess
+from orchestrator.launchers.slurm.queries import PollBackoff
+from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.fork_servers import warm_environment, write_fork_servers
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from slurm.client import SlurmClient
-from slurm.poll_backoff import PollBackoff
 from slurm.request import Container, JobOptions, Launch, Runtime
 from slurm.sandbox.sandbox import SlurmSandbox
-from slurm.squeue_cache import SqueueSnapshot
 from tests.kit import until
 from tests.orchestrator.launchers.attempts import attempt_request, is_running, poll_one, result_of
 from tests.slurm.sandboxes import resume
@@ -52,7 +53,7 @@ class Bench:
         work, rules = RemainingWork(attempts=4, parallel=2), PilotRules(2, 2)
         jobs = lambda _: SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
         sleep = lambda seconds: time.sleep(min(seconds, 0.1))  # noqa: E731
-        return SlurmPilotLauncher(self.slurm, options, rules, PollBackoff(0.1), jobs, lambda: work, sleep)
+        return SlurmPilotLauncher(SlurmAccess(self.slurm, options, PollBackoff(0.1), jobs, sleep), rules, lambda: work)
 
     def launch(self, behaviour: str, trial: str, **details: object) -> LaunchRequest:
         request = attempt_request(self.root, behaviour, trial=trial, time_limit_s=120.0, **details)

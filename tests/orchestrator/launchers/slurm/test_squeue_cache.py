@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers.slurm.queries import LONGEST_INTERVAL_S, PollBackoff
+from orchestrator.launchers.slurm.squeue_cache import SqueueCache
 from slurm.interface import SlurmUnreachable
 from slurm.job_state import JobSnapshot, JobState
-from slurm.poll_backoff import LONGEST_INTERVAL_S, PollBackoff
-from slurm.squeue_cache import SqueueCache
 
 JOB = JobSnapshot("7", "gpt-abcdef.t0001.a1", "me", JobState.RUNNING, "RUNNING", None, ("n1", "n2"), 1.0, 2.5)
 ODD = JobSnapshot("8", "x", "me", JobState.UNKNOWN, "NEW_WORD", "a, b", (), None, None, None, 3, 0, 1)
@@ -34,7 +34,7 @@ class CountingSlurm:
 @pytest.fixture
 def clock(monkeypatch):
     times = {"now": 1000.0}
-    monkeypatch.setattr("slurm.squeue_cache.time.time", lambda: times["now"])
+    monkeypatch.setattr("orchestrator.launchers.slurm.squeue_cache.time.time", lambda: times["now"])
     return times
 
 
@@ -83,7 +83,7 @@ def test_the_file_is_private_and_a_strangers_is_ignored(tmp_path, monkeypatch):
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
     stranger = os.geteuid() + 1
-    monkeypatch.setattr("slurm.squeue_cache.os.geteuid", lambda: stranger)
+    monkeypatch.setattr("orchestrator.launchers.slurm.squeue_cache.os.geteuid", lambda: stranger)
     shared(slurm, tmp_path).jobs(30.0)
     assert slurm.asked == 2
 

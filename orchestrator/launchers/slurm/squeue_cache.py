@@ -5,28 +5,27 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import math
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from search_spaces.decoding import decode, encode, parse_json, require_schema
+from search_spaces.plain_file import MAX_BYTES, open_plain
 from slurm.interface import Slurm
-from slurm.job_state import JobSnapshot, JobState
+from slurm.job_state import JobSnapshot
+from trials.files.folders import write_json
 
 LOCK_TIMEOUT_S = 35.0
 """A little longer than the longest query: the holder of the lock is running one."""
 
 _LOCK_POLL_S = 0.05
-_MAX_BYTES = 64 * 1024 * 1024
 _SCHEMA = "parlay.slurm-jobs/1"
-_JOB_FIELDS = {field.name for field in fields(JobSnapshot)}
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class SqueueCache:
         asked_at, start = self._clock(), time.monotonic()
         answer = SqueueSnapshot(self._slurm.jobs(), asked_at, time.monotonic() - start)
         with suppress(OSError):  # the cache only saves queries
-            _write(self._file, self._key, answer)
+            write_json(self._file, {"schema": _SCHEMA, "key": self._key, **encode(answer)})
         return answer
 
 
@@ -112,20 +111,6 @@ def _try_lock(descriptor: int) -> None:
             return
 
 
-def _write(path: Path, key: Sequence[str], answer: SqueueSnapshot) -> None:
-    """Replace the file with one rename; mkstemp creates it with mode 0600."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as stream:
-            jobs = [vars(job) for job in answer.jobs]
-            data = {"jobs": jobs, "asked_at": answer.asked_at, "took_s": answer.took_s}
-            stream.write(json.dumps({"schema": _SCHEMA, "key": list(key), **data}))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 _known: dict[Path, tuple[tuple[Any, ...], SqueueSnapshot]] = {}
 """Last parsed content of each file with the file's version, so that a process parses it once for all its drivers."""
 
@@ -133,48 +118,24 @@ _known: dict[Path, tuple[tuple[Any, ...], SqueueSnapshot]] = {}
 def _read(path: Path, key: Sequence[str]) -> SqueueSnapshot | None:
     """Return the content of the file; None if it is missing, not private, damaged, or of another cluster."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, encoding="utf-8") as stream:
-            if not _is_ours_alone(status := os.fstat(descriptor)):
+        with open_plain(path) as stream:
+            if not _is_ours_alone(status := os.fstat(stream.fileno())):
                 return None
             version = (*key, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             known = _known.get(path)
             if known is None or known[0] != version:
-                known = _known[path] = version, _answer(json.loads(stream.read(_MAX_BYTES)), key)
+                known = _known[path] = version, _answer(parse_json(stream.read(MAX_BYTES)), key)
             return known[1]
-    except (OSError, ValueError, KeyError, OverflowError, RecursionError):
+    except (OSError, ValueError):
         return None
 
 
 def _is_ours_alone(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
 
 
 def _answer(data: Any, key: Sequence[str]) -> SqueueSnapshot:
-    if not isinstance(data, dict) or data.get("schema") != _SCHEMA or data.get("key") != list(key):
-        raise ValueError("another schema or cluster")
-    jobs, asked_at, took_s = data["jobs"], data["asked_at"], data["took_s"]
-    if not (isinstance(jobs, list) and _is_seconds(asked_at) and _is_seconds(took_s)):
-        raise ValueError("no answer")
-    return SqueueSnapshot(tuple(map(_job, jobs)), asked_at, took_s)
-
-
-def _job(data: Any) -> JobSnapshot:
-    if not isinstance(data, dict) or data.keys() != _JOB_FIELDS:
-        raise ValueError("no job")
-    texts = [data[name] for name in ("job_id", "name", "user", "state_text", "reason", "qos") if data[name] is not None]
-    times = [data[name] for name in ("submitted_at", "started_at", "ended_at", "billing") if data[name] is not None]
-    numbers = [data[name] for name in ("exit_code", "signal", "restarts") if data[name] is not None]
-    nodes = data["nodes"]
-    if (
-        not all(isinstance(text, str) for text in texts)
-        or not all(map(_is_seconds, times))
-        or not all(isinstance(number, int) for number in numbers)
-        or not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes))
-    ):
-        raise ValueError("no job")
-    return JobSnapshot(**{**data, "state": JobState(data["state"]), "nodes": tuple(nodes)})
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    require_schema(data, _SCHEMA)
+    if data.get("key") != list(key):
+        raise ValueError("another cluster")
+    return decode(SqueueSnapshot, {name: data[name] for name in data if name not in ("schema", "key")})
