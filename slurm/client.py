@@ -20,7 +20,7 @@ from slurm.environment import query_environment, submission_environment
 from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
-from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_sinfo, wait_reason
+from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_blocks, parse_leaves, parse_sinfo, wait_reason
 from slurm.parse import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -41,7 +41,6 @@ from slurm.partitions import (
 )
 from slurm.request import JobRequest
 from slurm.script import render_script
-from slurm.topology import parse_blocks, parse_leaves
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Nodes as sinfo lists them, and whether only unavailable nodes keep a job from starting. Pure.
+"""Nodes as sinfo lists them, whether only unavailable ones keep a job from starting, and the topology. Pure.
 
 `sbatch --test-only` gives the same message for a job with too few nodes up as for one that no node could ever run,
 while sbatch itself accepts the first, and it waits. Only the list of nodes distinguishes the two.
@@ -7,11 +7,12 @@ while sbatch itself accepts the first, and it waits. Only the list of nodes dist
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from slurm.hostlist import compress, expand_all
+from slurm.field_parsers import field_of
+from slurm.hostlist import HostListError, compress, expand, expand_all
 from slurm.request import JobOptions, JobRequest, Placement
 
 SINFO_FORMAT = "%N|%T|%c|%m|%G|%P|%f"
@@ -212,3 +213,34 @@ def memory_mib(mem: str | None) -> int:
     """Return the MiB requested on each node, from the 20G of `--mem=20G`; 0 for none, or for all that a node has."""
     match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", mem or "")
     return 0 if match is None else int(int(match[1]) * _MEM_MIB[match[2] or "M"])
+
+
+# -- topology
+
+_NO_NODES = ("", "(null)")
+
+
+def parse_blocks(stdout: str) -> tuple[int, ...]:
+    """Parse `scontrol show topology`: the number of nodes of each block. Switches and aggregated blocks are none."""
+    return tuple(len(nodes) for _, nodes in _members(stdout, "BlockName"))
+
+
+def parse_leaves(stdout: str) -> Mapping[str, str]:
+    """Parse `scontrol show topology`: the leaf switch (Level=0), or else the block, of each node that has one."""
+    leaves = _members(stdout, "SwitchName", "Level=0")
+    found = {node: name for name, nodes in leaves for node in nodes}
+    return found or {node: name for name, nodes in _members(stdout, "BlockName") for node in nodes}
+
+
+def _members(stdout: str, kind: str, *words: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield name and nodes of each line of this kind that has these words."""
+    for line in (f" {line.strip()}" for line in stdout.split("\n")):
+        if line.startswith(f" {kind}=") and all(word in line.split() for word in words):
+            yield field_of(line, kind), _names(field_of(line, "Nodes"))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return () if text in _NO_NODES else tuple(expand(text))
+    except HostListError:
+        return ()

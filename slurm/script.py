@@ -14,8 +14,15 @@ from dataclasses import fields
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
 from slurm.request import SETUP_NAME, JobOptions, JobRequest, Placement, limit_min
-from slurm.shell_quoting import command, exported
-from slurm.srun_command import container_options, gpu_options, launch_environment, rank_command, srun_options
+from slurm.srun_command import (
+    command,
+    container_options,
+    exported,
+    gpu_options,
+    launch_environment,
+    rank_command,
+    srun_options,
+)
 
 NEXT_RUN = "--- restart "
 """First line of a run in the job's and the ranks' logs after a requeue, followed by its number."""

@@ -1,15 +1,15 @@
 """Command line of a job's ranks, between srun's own options and the trial program. Pure.
 
 First comes a shell that prepares each rank on its node (its GPU, the step's folders), then the container's command,
-then the program.
+then the program. Words are literal ones, which are quoted, or have shell variables to expand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 
 from slurm.request import Container, JobOptions, JobRequest, Launch, Runtime
-from slurm.shell_quoting import joined
 
 ADDRESS_VARIABLE = "PARLAY_ADDRESS"
 """Variable read in trials/ranks/rendezvous.py, which has the same constant: slurm/ does not import trials/."""
@@ -138,3 +138,31 @@ def _variables(request: JobRequest) -> dict[str, str]:
 def _with_commas(options: Iterable[str]) -> str:
     first, *rest = options
     return joined(first, *(part for word in rest for part in (",", word)))
+
+
+# -- words
+
+
+class Filled(str):
+    """A word with variables that the shell expands, as in `$here/code`, and no other shell syntax."""
+
+
+def joined(*parts: str) -> str:
+    """Concatenate parts into one word, a Filled one if any of the parts is."""
+    kind = Filled if any(isinstance(part, Filled) for part in parts) else str
+    return kind("".join(parts))
+
+
+def quoted(word: str) -> str:
+    """Quote a word for a script."""
+    return f'"{word}"' if isinstance(word, Filled) else shlex.quote(word)
+
+
+def command(words: Iterable[str]) -> str:
+    """Join the words into one command line."""
+    return " ".join(quoted(word) for word in words)
+
+
+def exported(variables: Mapping[str, str]) -> list[str]:
+    """Return an `export` line for each variable."""
+    return [f"export {name}={quoted(value)}" for name, value in variables.items()]

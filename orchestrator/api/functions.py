@@ -9,13 +9,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.api.search import Search
-from orchestrator.launchers.umask import private_umask
 from orchestrator.lifecycle.logs import TerminalSink, sending_to
 from search_spaces.errors import InputError, choice_fix
 
@@ -68,7 +69,7 @@ def run(search_file: GivenSearch, /, *, quiet: bool = False, **changes: Any) -> 
     from orchestrator.config.loader import load_search, without_set_location
     from orchestrator.lifecycle.create import create_search, validate_search
 
-    with sending_to(_sink(quiet)), private_umask(), ExitStack() as held:
+    with sending_to(_sink(quiet)), _private_umask(), ExitStack() as held:
         with without_set_location():
             runnable = held.enter_context(create_search(validate_search(load_search(search_file, changes))))
         _log.info(f"search {runnable.folder.search_id} in {runnable.folder.path}")
@@ -84,7 +85,7 @@ def resume(search: Search | Path | str | None = None, /, *, ledger: str | None =
     from orchestrator.records.lookup import find_own_search
 
     with sending_to(_sink(quiet)):
-        with private_umask():
+        with _private_umask():
             runnable = reopen_search(find_own_search(_name_of(search), ledger))
         return _drive_here(runnable, quiet)
 
@@ -111,7 +112,7 @@ def cancel(
     from orchestrator.lifecycle.cancel import cancel_search
     from orchestrator.records.lookup import find_own_search
 
-    with sending_to(_sink(quiet)), private_umask():
+    with sending_to(_sink(quiet)), _private_umask():
         return cancel_search(find_own_search(_name_of(search), ledger))
 
 
@@ -189,7 +190,7 @@ def replay(
     rules = ReplayRules(repeats, margin, sessions, interval_s)
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
-    with sending_to(_sink(quiet)), private_umask(), without_set_location():
+    with sending_to(_sink(quiet)), _private_umask(), without_set_location():
         loaded = read_recipe(find_recipe(_name_of(recipe), ledger), force)
         if loaded.banner:
             _log.warning(loaded.banner)
@@ -243,7 +244,7 @@ def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     view = LiveView(sys.stderr)
     callbacks = NO_CALLBACKS if quiet else DriverCallbacks(on_event=view.update)
     with (
-        private_umask(),
+        _private_umask(),
         nullcontext() if quiet else view,
         driving(runnable, callbacks) as driver,
         signals.handling(),
@@ -294,3 +295,35 @@ def _is_count(value: Any) -> bool:
 
 def _sink(quiet: bool) -> TerminalSink | None:
     return None if quiet else TerminalSink()
+
+
+# -- umask
+
+
+@contextmanager
+def _private_umask() -> Iterator[None]:
+    """Set umask 077, which all threads share, within this block. When the last of several threads leaves its block the
+    old umask is restored."""
+    with _default.lock:
+        if not _default.blocks:
+            _default.mask = os.umask(0o077)
+        _default.blocks += 1
+    try:
+        yield
+    finally:
+        with _default.lock:
+            _default.blocks -= 1
+            if not _default.blocks:
+                os.umask(_default.mask)
+
+
+@dataclass
+class _Default:
+    """The umask to restore, and the number of open blocks."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    blocks: int = 0
+    mask: int = 0o077
+
+
+_default = _Default()

@@ -68,7 +68,7 @@ def require_detached_jobs(launcher: LauncherSection, key: str) -> None:
 def write_cron_script(folder: SearchFolder, ledger_url: str) -> None:
     """Write the script for cron: this interpreter, this shell's variables for Slurm, absolute paths."""
     from orchestrator.lifecycle.driver_job import parlay_command
-    from slurm.crontab import render_repeated
+    from slurm.driver_script import render_repeated
     from trials.files.folders import write_text
 
     path = folder.path.absolute()

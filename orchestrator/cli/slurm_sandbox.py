@@ -7,8 +7,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,8 +21,9 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.exit_codes import ExitCode
 from search_spaces.errors import ExternalError, InputError, Problem
 from slurm.sandbox import apt_packages
-from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
-from slurm.sandbox.sandbox import SandboxFailed, SlurmSandbox
+from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes, Shape
+from slurm.sandbox.daemons import SandboxFailed
+from slurm.sandbox.sandbox import SlurmSandbox
 from trials.files.text import plural
 from trials.ledger.location import home_folder
 
@@ -86,10 +88,8 @@ def start(
     place = _folder_of(folder)
     with _sandbox_errors():
         before = SlurmSandbox.found_in(place)
-        arguments = before.shape.arguments if before else {}
-        sandbox = SlurmSandbox(
-            place, **arguments | {name: value for name, value in wanted.items() if value is not None}
-        )
+        given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        sandbox = SlurmSandbox(place, replace(before.shape if before else Shape(), **given))
         _provide_packages(sandbox.shape.accounting, install)
         began = time.monotonic()
         sandbox.start()

@@ -220,8 +220,7 @@ def _submit_many(searches: Mapping[Path, ValidatedSearch], changes: Sequence[Cha
 def _leave_to_cron(started: RunnableSearch) -> tuple[SubmitAnswer, str]:
     """Give the lines for crontab and scrontab, which the user installs."""
     from orchestrator.lifecycle.driver_status import cron_job_name
-    from slurm.crontab import crontab_line, scrontab_lines
-    from slurm.driver_script import driver_options
+    from slurm.driver_script import crontab_line, driver_options, scrontab_lines
 
     folder = started.folder
     write_cron_script(folder, started.ledger_url)

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.program_spec import program_spec
 from orchestrator.search.code_snapshot import snapshot_code
+from orchestrator.search.fabric_check import program_spec
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus

@@ -25,8 +25,7 @@ from search_spaces.schema.presets import accelerator_named
 from search_spaces.schema.validation import restore
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_script
-from slurm.shell_quoting import Filled
-from slurm.srun_command import ADDRESS_VARIABLE
+from slurm.srun_command import ADDRESS_VARIABLE, Filled
 from trials.trial import TrialSpec
 
 

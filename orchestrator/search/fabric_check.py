@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.program_spec import program_spec
 from orchestrator.search.attempt_factory import OUTCOME_GRACE_S
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import LAUNCHER_GRACE_S, billed_hours_of, node_hours_with_requeues
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.fabric import FabricTimes, shapes_of
 from trials.files.folders import AttemptFolder, read_json
 from trials.ledger.events import FABRIC_CHECK, EventKind, FabricCheck, SearchState
-from trials.trial import Attempt, FailureReason, Outcome, TrialState
+from trials.measure_rules import MeasureRules
+from trials.trial import Attempt, FailureReason, Outcome, TrialKind, TrialSpec, TrialState
 
 _log = logging.getLogger(__name__)
 
@@ -245,3 +247,34 @@ def _failure(folder: AttemptFolder, status: LaunchStatus) -> tuple[FailureReason
         reason, excerpt = reason or outcome.reason, outcome.excerpt or excerpt
     lines = (excerpt or "").strip().splitlines() or ["its ranks left no times"]
     return reason or FailureReason.RESULT_INVALID, lines[-1]
+
+
+def program_spec(
+    cluster: Cluster,
+    model: ModelShape,
+    trainer: Mapping[str, Any],
+    search_id: str,
+    attempt: Attempt,
+    time_limit_s: float,
+) -> TrialSpec:
+    """spec.json of a job that runs one of Parlay's programs on all ranks and trains nothing: a pure function of the
+    record, so that it is the same after a crash.
+
+    `trainer` selects the program, which ends itself after `time_limit_s`.
+    """
+    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
+    return TrialSpec(
+        search_id=search_id,
+        trial=attempt.trial,
+        attempt=attempt.attempt,
+        nonce=attempt.nonce,
+        kind=TrialKind.SEARCH,
+        layout=layout,
+        model=model,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=cluster.num_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        accelerator=cluster.accelerator.name,
+        measure=MeasureRules(time_limit_s=time_limit_s),
+        trainer=trainer,
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -82,10 +82,12 @@ class Shape:
         if repeated := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"partition {repeated[0]} is given twice")
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Fields by name, as `Shape` takes them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Shape:
+        """Return the shape whose `asdict` was written as JSON, beside other keys."""
+        own = {field.name: data[field.name] for field in fields(cls)}
+        lists = {name: tuple(value) for name, value in own.items() if isinstance(value, list)}
+        return cls(**{**own, **lists, "cloud": tuple(CloudNodes(**each) for each in own["cloud"])})
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -121,15 +123,6 @@ class SandboxPaths:
         return self.folder / "slurm.conf"
 
     @property
-    def slurmdbd_conf(self) -> Path:
-        """In the folder of slurm.conf, where slurmdbd looks for it."""
-        return self.folder / "slurmdbd.conf"
-
-    @property
-    def munge_key(self) -> Path:
-        return self.folder / "munge.key"
-
-    @property
     def munge_socket(self) -> Path:
         return self.folder / "run" / "munge.sock"
 
@@ -141,10 +134,6 @@ class SandboxPaths:
     @property
     def database(self) -> Path:
         return self.folder / "db"
-
-    @property
-    def devices(self) -> Path:
-        return self.folder / "dev"
 
 
 @dataclass(frozen=True)
@@ -177,8 +166,20 @@ def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Po
     return None
 
 
-def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> str:
-    """Render slurm.conf: no cgroups, no host names but localhost, loopback listeners only, jobs started at once."""
+def render_files(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> dict[str, str]:
+    """Render the files of the folder, by name; slurmdbd looks for its own beside slurm.conf."""
+    database = _settings("slurmdbd.conf", paths, ports, user)
+    return {
+        "slurm.conf": _slurm_conf(paths, shape, ports, user),
+        "gres.conf": _gres_conf(paths, shape),
+        "cgroup.conf": "CgroupAutomount=no\n",
+        "topology.conf": "".join(f"{line}\n" for line in shape.switches),
+        "slurmdbd.conf": "".join(f"{name}={value}\n" for name, value in database.items()),
+    }
+
+
+def _slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> str:
+    """No cgroups, no host names but localhost, loopback listeners only, jobs started at once."""
     templates = [
         "slurm.conf",
         *(["accounting.conf"] if shape.accounting else []),
@@ -197,31 +198,18 @@ def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str
     return "\n".join([*lines, *_nodes(shape, ports), *added]) + "\n"
 
 
-def render_gres_conf(paths: SandboxPaths, shape: Shape) -> str:
-    """Render gres.conf: Slurm counts GPUs by their character devices."""
+def _gres_conf(paths: SandboxPaths, shape: Shape) -> str:
+    """Slurm counts GPUs by their character devices."""
     if not shape.gpus_per_node:
         return ""
-    return f"NodeName={_own_nodes(shape)} Name=gpu File={paths.devices}/nvidia[0-{shape.gpus_per_node - 1}]\n"
-
-
-def render_topology_conf(shape: Shape) -> str:
-    return "".join(f"{line}\n" for line in shape.switches)
-
-
-def render_cgroup_conf() -> str:
-    return "CgroupAutomount=no\n"
-
-
-def render_slurmdbd_conf(paths: SandboxPaths, ports: Ports, user: str) -> str:
-    settings = _settings("slurmdbd.conf", paths, ports, user)
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+    return f"NodeName={_own_nodes(shape)} Name=gpu File={paths.folder}/dev/nvidia[0-{shape.gpus_per_node - 1}]\n"
 
 
 def munged_command(paths: SandboxPaths) -> Sequence[str]:
     run = paths.folder / "run"
     return (
         *("munged", "--foreground", "--force", "--num-threads=2"),
-        *(f"--socket={paths.munge_socket}", f"--key-file={paths.munge_key}"),
+        *(f"--socket={paths.munge_socket}", f"--key-file={paths.folder}/munge.key"),
         *(f"--pid-file={run}/munged.pid", f"--seed-file={run}/munged.seed"),
     )
 

@@ -22,8 +22,8 @@ _POLL_S = 0.02
 _children: list[subprocess.Popen[bytes]] = []  # daemons that this process started and has to reap
 
 
-class DaemonFailed(Exception):
-    """A daemon did not start, or one of its programs failed; the message is the end of its log."""
+class SandboxFailed(Exception):
+    """The sandbox could not be started or queried; where a daemon did not start, the message has the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Daemon:
         self.record.write_text(f"{process.pid} {_start_ticks(process.pid) or 0}\n")
 
     def wait_until_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Return once `is_ready`; DaemonFailed if the daemon ends before that or takes longer."""
+        """Return once `is_ready`; SandboxFailed if the daemon ends before that or takes longer."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if self.pid is None:
-                raise DaemonFailed(f"{self.name} has ended: {self.log_tail()}")
+                raise SandboxFailed(f"{self.name} has ended: {self.log_tail()}")
             if time.monotonic() >= deadline:
-                raise DaemonFailed(f"{self.name} did not answer within {timeout_s:.0f} s: {self.log_tail()}")
+                raise SandboxFailed(f"{self.name} did not answer within {timeout_s:.0f} s: {self.log_tail()}")
             time.sleep(_POLL_S)
 
     def log_tail(self) -> str:

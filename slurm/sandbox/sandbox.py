@@ -22,7 +22,6 @@ from pathlib import Path
 from slurm.sandbox.apt_packages import install_command, missing_packages, program_path
 from slurm.sandbox.config_files import (
     PARTITION,
-    CloudNodes,
     Ports,
     SandboxPaths,
     Shape,
@@ -30,15 +29,11 @@ from slurm.sandbox.config_files import (
     mariadb_bootstrap_command,
     mariadbd_command,
     munged_command,
-    render_cgroup_conf,
-    render_gres_conf,
-    render_slurm_conf,
-    render_slurmdbd_conf,
-    render_topology_conf,
+    render_files,
 )
 from slurm.sandbox.daemons import (
     Daemon,
-    DaemonFailed,
+    SandboxFailed,
     port_answers,
     port_is_free,
     recorded_daemons,
@@ -59,10 +54,6 @@ _COMMAND_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
-class SandboxFailed(Exception):
-    """The sandbox could not be started or queried."""
-
-
 class PackagesMissing(SandboxFailed):
     """Programs of these Debian packages are not on the PATH."""
 
@@ -72,31 +63,21 @@ class PackagesMissing(SandboxFailed):
 
 
 class SlurmSandbox:
-    """The sandbox in `folder`; making the object starts nothing. See `Shape` for the other arguments.
+    """The sandbox in `folder`; making the object starts nothing.
 
-    ValueError for a shape or a folder that cannot work. Any process of the same user may hold an object for the same
+    ValueError for a folder that cannot work. Any process of the same user may hold an object for the same
     folder: starting and stopping take turns. A folder that was stopped can be started again with its records.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        nodes: int = 2,
-        cpus_per_node: int = 4,
-        gpus_per_node: int = 0,
-        accounting: bool = False,
-        extra: Sequence[str] = (),
-        cloud: Sequence[CloudNodes] = (),
-        switches: Sequence[str] = (),
-    ):
-        self.shape = Shape(nodes, cpus_per_node, gpus_per_node, accounting, tuple(extra), tuple(cloud), tuple(switches))
+    def __init__(self, folder: Path, shape: Shape):
+        self.shape = shape
         self.paths = SandboxPaths(Path(os.path.realpath(folder)))
 
     @classmethod
     def found_in(cls, folder: Path) -> SlurmSandbox | None:
         """Return the sandbox that was once started in `folder`, or None."""
         shape = _recorded_shape(SandboxPaths(Path(os.path.realpath(folder))))
-        return None if shape is None else cls(folder, **shape.arguments)
+        return None if shape is None else cls(folder, shape)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -169,18 +150,15 @@ class SlurmSandbox:
             (paths.folder / name).mkdir(exist_ok=True)
             (paths.folder / name).chmod(0o755)
         for number in range(shape.gpus_per_node):
-            device = paths.devices / f"nvidia{number}"
+            device = paths.folder / "dev" / f"nvidia{number}"
             device.unlink(missing_ok=True)
             device.symlink_to("/dev/null")
-        if not paths.munge_key.exists():
-            _write(paths.munge_key, os.urandom(128), 0o600)
-        _write(paths.slurm_conf, render_slurm_conf(paths, shape, ports, user).encode())
-        _write(paths.folder / "gres.conf", render_gres_conf(paths, shape).encode())
-        _write(paths.folder / "cgroup.conf", render_cgroup_conf().encode())
-        _write(paths.folder / "topology.conf", render_topology_conf(shape).encode())
-        _write(paths.slurmdbd_conf, render_slurmdbd_conf(paths, ports, user).encode(), 0o600)
+        if not (key := paths.folder / "munge.key").exists():
+            _write(key, os.urandom(128))
+        for name, text in render_files(paths, shape, ports, user).items():
+            _write(paths.folder / name, text.encode(), 0o600 if name == "slurmdbd.conf" else 0o644)
         about = {"schema": SANDBOX_SCHEMA, **asdict(shape), "port": ports.base}
-        _write(paths.about, json.dumps(about, indent=1).encode())
+        _write(paths.about, json.dumps(about, indent=1).encode(), 0o644)
 
     def _start_all(self) -> None:
         if self.shape.accounting and not self.paths.database.exists():
@@ -227,10 +205,7 @@ class SlurmSandbox:
         return commands.get(name) or ("slurmd", "-D", "-f", str(self.paths.slurm_conf), "-N", name)
 
     def _wait_until_ready(self, name: str) -> None:
-        try:
-            self._daemon(name).wait_until_ready(lambda: self._answers(name), _READY_TIMEOUT_S)
-        except DaemonFailed as error:
-            raise SandboxFailed(str(error)) from error
+        self._daemon(name).wait_until_ready(lambda: self._answers(name), _READY_TIMEOUT_S)
 
     def _answers(self, name: str) -> bool:
         if name == MUNGED:
@@ -338,9 +313,7 @@ def _recorded_shape(paths: SandboxPaths) -> Shape | None:
         return None
     if about["schema"] != SANDBOX_SCHEMA:
         raise ValueError(f"{paths.about} is {about['schema']}, this version of Parlay reads {SANDBOX_SCHEMA}")
-    shape = {name: about[name] for name in ("nodes", "cpus_per_node", "gpus_per_node", "accounting")}
-    cloud = tuple(CloudNodes(**each) for each in about["cloud"])
-    return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud, switches=tuple(about["switches"]))
+    return Shape.from_json(about)
 
 
 def _make_folder(folder: Path) -> None:
@@ -354,7 +327,7 @@ def _make_folder(folder: Path) -> None:
         raise ValueError(f"{folder} cannot be used: {error.strerror}") from error
 
 
-def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace the file atomically, with its mode."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm.sandbox.apt_packages import missing_packages
+from slurm.sandbox.config_files import Shape
 from slurm.sandbox.sandbox import SlurmSandbox
 
 NO_SLURM = "no Slurm installed"
@@ -53,7 +54,7 @@ def sandbox(accounting: bool, nodes: int = 4, extra: tuple[str, ...] = QUICK) ->
     """A sandbox for one test, removed at the end; skips the test where Slurm is not installed."""
     require_slurm(accounting)
     with short_folder() as folder:
-        made = SlurmSandbox(folder, nodes, cpus_per_node=4, gpus_per_node=4, accounting=accounting, extra=extra)
+        made = SlurmSandbox(folder, Shape(nodes, 4, 4, accounting, extra))
         made.start()
         try:
             yield made

@@ -17,12 +17,13 @@ from slurm.nodes import (
     gpus_requested,
     memory_mib,
     num_up,
+    parse_blocks,
+    parse_leaves,
     parse_sinfo,
     shortages,
     wait_reason,
 )
 from slurm.request import JobOptions, JobRequest, Placement
-from slurm.topology import parse_blocks, parse_leaves
 
 LISTED = """\
 n1|drained|64|512000|gpu:a100:4(S:0-1)|gpu|fast,ib

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm.option_checks import option_problems, option_warnings
 from slurm.request import Container, JobOptions, Launch, Runtime
-from slurm.shell_quoting import exported
+from slurm.srun_command import exported
 
 FULL = JobOptions(
     account="project_465.x@y",

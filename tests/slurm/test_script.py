@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm.crontab import crontab_line, render_repeated, scrontab_lines
-from slurm.driver_script import DriverJob, driver_options, render_driver_script
+from slurm.driver_script import (
+    DriverJob,
+    crontab_line,
+    driver_options,
+    render_driver_script,
+    render_repeated,
+    scrontab_lines,
+)
 from slurm.environment import RANK_NAMES
 from slurm.request import Container, JobOptions, JobRequest, Placement
 from slurm.script import last_run, render_script, restarts_in

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from slurm.option_checks import SRUN_KEYS, option_problems
 from slurm.request import Container, JobOptions, JobRequest, Launch, Runtime
 from slurm.script import render_script
-from slurm.shell_quoting import Filled, command, joined, quoted
-from slurm.srun_command import launch_environment, rank_command, srun_options
+from slurm.srun_command import Filled, command, joined, launch_environment, quoted, rank_command, srun_options
 from tests.slurm.test_script import PLAIN
 
 SEARCH, ATTEMPT = "/shared/gpt-abcdef", "/shared/gpt-abcdef/trials/t0001/a1"

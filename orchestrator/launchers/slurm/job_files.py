@@ -1,7 +1,12 @@
-"""Files of a job before its submission: the script and a copy of the user's setup file."""
+"""Files of a job: its script and a copy of the user's setup file before its submission, logs and outcomes after it.
+
+Those are read as far as their file system shows them.
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +16,14 @@ from orchestrator.launchers.local.rank_groups import device_environment, program
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.layouts.settings import IMAGE, Settings
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
-from slurm.script import render_script
-from trials.files.folders import write_text
+from slurm.script import last_run, render_script, restarts_in
+from trials.files.folders import AttemptFolder, read_json, write_text
+from trials.files.text import tail
+from trials.files.tracebacks import first_cause
+
+LOG_LINES = 40
+_ALL_LINES = 2**16
+"""More than the end of a log that is read has."""
 
 
 def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
@@ -64,3 +75,47 @@ def write_setup_copy(job: JobRequest) -> None:
     except InputError as error:
         raise ExternalError(str(error), error.problems[0].fix) from error
     write_text(job.directory / SETUP_NAME, text)
+
+
+# -- after the submission
+
+
+def may_exist(path: Path) -> bool:
+    """True if the file exists, or if its file system does not answer: then it has to be assumed."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
+def last_restart(folder: AttemptFolder, log: Path) -> int:
+    """Return how often the job was requeued, by its ranks' files and its log: accounting does not record it."""
+    counts = [0]
+    for count in (folder.last_restart, lambda: restarts_in(tail(log, _ALL_LINES))):
+        with suppress(OSError):
+            counts.append(count())
+    return max(counts)
+
+
+def has_outcome(folder: AttemptFolder, restart: int) -> bool:
+    """True if a complete outcome exists. The folder is listed first: network file systems refresh only then."""
+    try:
+        with os.scandir(folder.path) as entries:
+            names = {entry.name for entry in entries}
+        return folder.outcome(restart).name in names and read_json(folder.outcome(restart)) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def failure_excerpt(folder: AttemptFolder, message: str, log: str) -> str:
+    """Combine Slurm's message with the root-cause traceback over all ranks, or else the end of the job's log."""
+    logs = (log_tail(path, 400) for path in folder.rank_logs())
+    return "\n".join(part for part in (message, first_cause(logs) or log) if part)
+
+
+def log_tail(path: Path, lines: int = LOG_LINES) -> str:
+    """Return the last lines of a log that are of the job's last run; "" where it cannot be read."""
+    try:
+        return last_run(tail(path, lines))
+    except OSError:
+        return ""

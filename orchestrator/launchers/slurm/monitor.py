@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
-from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, has_outcome, last_restart, log_tail
+from orchestrator.launchers.slurm.job_files import failure_excerpt, has_outcome, last_restart, log_tail
 from orchestrator.launchers.slurm.job_status import alive_status, describe_job, ended_status, unknown_status
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions, TrackedJob, submission_order

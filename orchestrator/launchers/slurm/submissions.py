@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
-from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile, HandoverState
-from orchestrator.launchers.slurm.job_files import job_request, write_job_files
+from orchestrator.launchers.slurm.job_files import job_request, may_exist, write_job_files
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus

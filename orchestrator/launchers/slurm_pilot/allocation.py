@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.launchers.local.rank_groups import program_environment
-from orchestrator.launchers.slurm.attempt_logs import may_exist
-from orchestrator.launchers.slurm.job_files import write_setup_copy
+from orchestrator.launchers.slurm.job_files import may_exist, write_setup_copy
 from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S
 from search_spaces.decoding import T
 from slurm.request import JobOptions, JobRequest

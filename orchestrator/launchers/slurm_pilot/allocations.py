@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.launchers.slurm.attempt_logs import may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile
+from orchestrator.launchers.slurm.job_files import may_exist
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions

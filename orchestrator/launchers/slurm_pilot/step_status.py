@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, log_tail
-from orchestrator.launchers.slurm.job_files import job_request
+from orchestrator.launchers.slurm.job_files import failure_excerpt, job_request, log_tail
 from orchestrator.launchers.slurm.job_status import describe_job, ended_status
 from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout_reason
 from orchestrator.launchers.slurm_pilot.fork_servers import stub_command, warm_environment

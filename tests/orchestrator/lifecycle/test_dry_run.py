@@ -16,6 +16,7 @@ from orchestrator.lifecycle.dry_run import DryRunScript, first_layouts, write_fi
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import plan_of
 from search_spaces.errors import InputError
+from slurm.sandbox.config_files import Shape
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.kit import loaded
 from tests.orchestrator.config.test_loader import PUBLISHED, TODAY
@@ -70,7 +71,7 @@ def big_slurm() -> Iterator[SlurmSandbox]:
     """One Slurm with a partition for the nodes of each system."""
     require_slurm(accounting=False)
     with short_folder() as folder:
-        made = SlurmSandbox(folder, nodes=1, cloud=cloud_like([Path(name) for name in (*PUBLISHED, *TODAY)]))
+        made = SlurmSandbox(folder, Shape(nodes=1, cloud=cloud_like([Path(name) for name in (*PUBLISHED, *TODAY)])))
         made.start()
         try:
             yield made

@@ -17,11 +17,10 @@ from slurm.sandbox.config_files import (
     SandboxPaths,
     Shape,
     choose_ports,
-    render_gres_conf,
-    render_slurm_conf,
+    render_files,
 )
-from slurm.sandbox.daemons import port_answers
-from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, PackagesMissing, SandboxFailed, SlurmSandbox
+from slurm.sandbox.daemons import SandboxFailed, port_answers
+from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, PackagesMissing, SlurmSandbox
 from tests import kit
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
 
@@ -59,7 +58,7 @@ PATHS = SandboxPaths(Path("/tmp/sandbox"))
 
 
 def rendered(shape: Shape) -> list[str]:
-    return render_slurm_conf(PATHS, shape, Ports(12_000), "ada").splitlines()
+    return render_files(PATHS, shape, Ports(12_000), "ada")["slurm.conf"].splitlines()
 
 
 def test_a_setting_given_replaces_the_sandboxs_own_whatever_its_case():
@@ -81,7 +80,8 @@ def test_gpus_are_on_every_node_and_nodes_that_are_not_there_have_partitions_of_
         "PartitionName=big Nodes=big-[1-300] MaxTime=UNLIMITED State=UP",
     ]
     assert "SuspendExcParts=main" in lines
-    assert render_gres_conf(PATHS, shape) == "NodeName=n[1-2] Name=gpu File=/tmp/sandbox/dev/nvidia[0-0]\n"
+    gpus = render_files(PATHS, shape, Ports(12_000), "ada")["gres.conf"]
+    assert gpus == "NodeName=n[1-2] Name=gpu File=/tmp/sandbox/dev/nvidia[0-0]\n"
     assert shape.num_ports == Shape(nodes=2).num_ports
     assert "AccountingStorageTRES=gres/gpu" in rendered(Shape(gpus_per_node=2, accounting=True))
     with short_folder() as folder:
@@ -118,10 +118,10 @@ def test_a_folder_keeps_its_ports_and_gives_way_where_they_are_taken():
 
 
 def test_without_programs_nothing_is_made_and_stopping_what_never_started_is_no_error(tmp_path, monkeypatch):
-    SlurmSandbox(tmp_path / "s").stop()
+    SlurmSandbox(tmp_path / "s", Shape()).stop()
     monkeypatch.setenv("PATH", "")
     with pytest.raises(PackagesMissing, match="slurm-client"):
-        SlurmSandbox(tmp_path / "s").start()
+        SlurmSandbox(tmp_path / "s", Shape()).start()
     assert not (tmp_path / "s").exists()
 
 
@@ -130,7 +130,7 @@ def test_a_folder_of_something_else_is_left_alone():
     with short_folder() as folder:
         (folder / "thesis.tex").write_text("all of it")
         with pytest.raises(ValueError, match="neither empty nor the folder of a sandbox"):
-            SlurmSandbox(folder).start()
+            SlurmSandbox(folder, Shape()).start()
         assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
 
@@ -139,7 +139,7 @@ def test_a_folder_of_something_else_is_left_alone():
 def test_a_daemon_that_does_not_come_up_is_reported_in_its_own_words_and_the_rest_is_ended():
     require_slurm(accounting=False)
     with short_folder() as folder:
-        broken = SlurmSandbox(folder, extra=("SchedulerType=sched/nosuch",))
+        broken = SlurmSandbox(folder, Shape(extra=("SchedulerType=sched/nosuch",)))
         with pytest.raises(SandboxFailed, match=r"(?s)slurmctld has ended:.*sched/nosuch"):
             broken.start()
         assert not processes_of(broken)
@@ -215,5 +215,5 @@ def test_two_at_once_a_node_that_dies_and_an_end_without_a_trace():
         assert found is not None
         assert found.shape == one.shape
         with pytest.raises(SandboxFailed, match="another shape"):
-            SlurmSandbox(one.paths.folder, nodes=3).start()
+            SlurmSandbox(one.paths.folder, Shape(nodes=3)).start()
         assert one.running()

@@ -10,9 +10,8 @@ import pytest
 
 from orchestrator.config.schema.setup_file import MAX_SETUP_BYTES, setup_text
 from orchestrator.launchers.slurm import handover
-from orchestrator.launchers.slurm.attempt_logs import failure_excerpt, may_exist
 from orchestrator.launchers.slurm.handover import HandoverFile, HandoverState
-from orchestrator.launchers.slurm.job_files import job_request, with_launch, write_job_files
+from orchestrator.launchers.slurm.job_files import failure_excerpt, job_request, may_exist, with_launch, write_job_files
 from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
 from orchestrator.launchers.slurm_pilot.step_status import step_job
 from search_spaces.errors import ExternalError, InputError
