@@ -19,7 +19,7 @@ from trials.analysis.ranking import in_objective_unit, known_value_of, objective
 from trials.analysis.search_cost import SearchCost
 from trials.analysis.verdict import baseline_key_of, counts_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder, read_lines
-from trials.ledger.events import SearchRecord, billed_hours_of
+from trials.ledger.events import SearchRecord, sum_of_billed_hours
 from trials.measurement.node_metrics import MAX_BYTES, MAX_NODES, NodeSample
 from trials.measurement.step_log import StepRecord
 from trials.trial import Attempt, Trial, TrialKind, TrialState, utc_seconds
@@ -75,7 +75,7 @@ def trial_points(search: SearchRecord, trial: Trial) -> list[Point]:
     if trial.measured is not None:
         values |= _objective_values(search, trial) | {"speedup": _speedup(search, trial)}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
-    values["billed_hours"] = billed_hours_of(trial.attempts)
+    values["billed_hours"] = sum_of_billed_hours(trial.attempts)
     values["num_leaves"] = len(set(last.leaves)) or None
     values["measured_share"] = node_time([trial]).measured_share
     values["queue_wait_s"] = last.queue_wait_s

@@ -17,36 +17,35 @@ from search_spaces.errors import ExternalError
 from search_spaces.plain_file import MAX_BYTES, read_plain
 
 
+class File:
+    """A file of this name, or a folder, in the folder of a class that has it as an attribute."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, folder: Any, _kind: type) -> Path:
+        return Path(folder.path, self._name)
+
+
 @dataclass(frozen=True)
 class AttemptFolder:
     """`trials/t0001/a1/`: the only folder a trial writes to."""
 
     path: Path
 
-    @property
-    def spec(self) -> Path:
-        """TrialSpec."""
-        return self.path / "spec.json"
-
-    @property
-    def ranks(self) -> Path:
-        """Placement of the ranks, written by whoever starts them."""
-        return self.path / "ranks.json"
-
-    @property
-    def heartbeat(self) -> Path:
-        """Touched by rank 0 while it makes progress."""
-        return self.path / "heartbeat"
+    spec = File("spec.json")
+    """TrialSpec."""
+    ranks = File("ranks.json")
+    """Placement of the ranks, written by whoever starts them."""
+    heartbeat = File("heartbeat")
+    """Touched by rank 0 while it makes progress."""
+    rendezvous = File("rendezvous")
+    """Address of rank 0, where the ranks meet."""
 
     @property
     def best(self) -> Path:
         """The search's best.json, which a trial may read."""
         return SearchFolder(self.path.parents[2]).best
-
-    @property
-    def rendezvous(self) -> Path:
-        """Address of rank 0, where the ranks meet."""
-        return self.path / "rendezvous"
 
     def write_spec(self, root: Path, spec: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> None:
         """Write spec.json of an attempt of the search in `root`, after this check of that folder. OSError if a link
@@ -102,6 +101,41 @@ class SearchFolder:
     path: Path
     named: str | None = field(default=None, compare=False)
 
+    yaml = File("search.yaml")
+    """The search file as given."""
+    json = File("search.json")
+    """The search with everything resolved."""
+    journal = File("journal.jsonl")
+    """The events, one a line; the ledger can be rebuilt from it."""
+    lease = File("lease.json")
+    """Lease of the driver."""
+    best = File("best.json")
+    """The fastest layouts, for early stopping."""
+    mlflow = File("mlflow.json")
+    """Address and run id of the search in MLflow."""
+    driver_log = File("driver.log")
+    """Log of a driver in the background."""
+    driver_script = File("driver.sh")
+    """Batch script of a driver that is a job of its own."""
+    cron_script = File("cron.sh")
+    """Script for cron, which runs one driver iteration at a time."""
+    launcher = File("launcher.json")
+    """State of the jobs in flight, handed over from one driver on Slurm to the next."""
+    recipe = File("recipe")
+    """The recipe."""
+    report = File("report.html")
+    """The report of the search, one HTML page."""
+    warm_start = File("warm_start.csv")
+    """Trials of other searches that this one learns from, as they were when it was created."""
+    measured = File("measured.csv")
+    """The layouts that the ended search has measured, as a measured table."""
+    notified = File("notified")
+    """A file for each event that was notified (`end.json`), written just before the notification is sent."""
+    code = File("code")
+    """Snapshot of the compute-side source that every trial of this search runs."""
+    pilots = File("pilots")
+    """Folders of the allocations that trials run in."""
+
     @property
     def search_id(self) -> str:
         return self.path.name
@@ -116,91 +150,6 @@ class SearchFolder:
     def exists(self) -> bool:
         """True if a search lies here; OSError where that cannot be determined."""
         return self.journal.exists()
-
-    @property
-    def yaml(self) -> Path:
-        """The search file as given."""
-        return self.path / "search.yaml"
-
-    @property
-    def json(self) -> Path:
-        """The search with everything resolved."""
-        return self.path / "search.json"
-
-    @property
-    def journal(self) -> Path:
-        """The events, one a line; the ledger can be rebuilt from it."""
-        return self.path / "journal.jsonl"
-
-    @property
-    def lease(self) -> Path:
-        """Lease of the driver."""
-        return self.path / "lease.json"
-
-    @property
-    def best(self) -> Path:
-        """The fastest layouts, for early stopping."""
-        return self.path / "best.json"
-
-    @property
-    def mlflow(self) -> Path:
-        """Address and run id of the search in MLflow."""
-        return self.path / "mlflow.json"
-
-    @property
-    def driver_log(self) -> Path:
-        """Log of a driver in the background."""
-        return self.path / "driver.log"
-
-    @property
-    def driver_script(self) -> Path:
-        """Batch script of a driver that is a job of its own."""
-        return self.path / "driver.sh"
-
-    @property
-    def cron_script(self) -> Path:
-        """Script for cron, which runs one driver iteration at a time."""
-        return self.path / "cron.sh"
-
-    @property
-    def launcher(self) -> Path:
-        """State of the jobs in flight, handed over from one driver on Slurm to the next."""
-        return self.path / "launcher.json"
-
-    @property
-    def recipe(self) -> Path:
-        """The recipe."""
-        return self.path / "recipe"
-
-    @property
-    def report(self) -> Path:
-        """The report of the search, one HTML page."""
-        return self.path / "report.html"
-
-    @property
-    def warm_start(self) -> Path:
-        """Trials of other searches that this one learns from, as they were when it was created."""
-        return self.path / "warm_start.csv"
-
-    @property
-    def measured(self) -> Path:
-        """The layouts that the ended search has measured, as a measured table."""
-        return self.path / "measured.csv"
-
-    @property
-    def notified(self) -> Path:
-        """A file for each event that was notified (`end.json`), written just before the notification is sent."""
-        return self.path / "notified"
-
-    @property
-    def code(self) -> Path:
-        """Snapshot of the compute-side source that every trial of this search runs."""
-        return self.path / "code"
-
-    @property
-    def pilots(self) -> Path:
-        """Folders of the allocations that trials run in."""
-        return self.path / "pilots"
 
     def attempt(self, trial: str, attempt: str) -> AttemptFolder:
         return AttemptFolder(self.path / "trials" / trial / attempt)

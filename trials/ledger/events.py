@@ -274,7 +274,7 @@ class SearchRecord:
         """Slurm's billing hours of the jobs that have ended; None without any, and where Slurm did not tell those of
         all."""
         attempts = [attempt for attempt in self._attempts if not attempt.is_step]
-        return billed_hours_of([*attempts, *self.pilots.values()])
+        return sum_of_billed_hours([*attempts, *self.pilots.values()])
 
     @property
     def node_hours_reserved(self) -> float:
@@ -289,7 +289,7 @@ class SearchRecord:
         return (*(a for t in self.trials for a in t.attempts), *check)
 
 
-def billed_hours_of(jobs: Iterable[Attempt | PilotUsage]) -> float | None:
+def sum_of_billed_hours(jobs: Iterable[Attempt | PilotUsage]) -> float | None:
     """Billing hours of the jobs that were charged; None without any, and where Slurm did not tell those of all."""
     told = [job.billed_hours for job in jobs if job.node_hours]
     known = [hours for hours in told if hours is not None]

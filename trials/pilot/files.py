@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.decoding import T
-from trials.files.folders import read_as, write_json
+from trials.files.folders import File, read_as, write_json
 from trials.trial import LowerStrEnum
 
 PILOT_SCHEMA = "parlay.pilot/1"
@@ -121,53 +121,30 @@ class PilotFolder:
 
     path: Path
 
+    plan = File("pilot.json")
+    """PilotPlan."""
+    job = File("job.json")
+    """PilotJob."""
+    job_end = File("job_end.json")
+    """LaunchStatus: the end of its job, as the driver saw it."""
+    heartbeat = File("heartbeat")
+    """Rewritten by the agent while it runs."""
+    drain = File("drain")
+    """Written by the driver: no more steps will be requested."""
+    closed = File("closed.json")
+    """Written by the agent at its end: no more steps will be claimed."""
+    plain_starts = File("plain_starts.json")
+    """PlainStarts, by the agent."""
+    steps = File("steps")
+    """Files of the steps."""
+
     @property
     def name(self) -> str:
         return self.path.name
 
-    @property
-    def plan(self) -> Path:
-        """PilotPlan."""
-        return self.path / "pilot.json"
-
-    @property
-    def job(self) -> Path:
-        """PilotJob."""
-        return self.path / "job.json"
-
-    @property
-    def job_end(self) -> Path:
-        """LaunchStatus: the end of its job, as the driver saw it."""
-        return self.path / "job_end.json"
-
-    @property
-    def heartbeat(self) -> Path:
-        """Rewritten by the agent while it runs."""
-        return self.path / "heartbeat"
-
-    @property
-    def drain(self) -> Path:
-        """Written by the driver: no more steps will be requested."""
-        return self.path / "drain"
-
-    @property
-    def closed(self) -> Path:
-        """Written by the agent at its end: no more steps will be claimed."""
-        return self.path / "closed.json"
-
-    @property
-    def plain_starts(self) -> Path:
-        """PlainStarts, by the agent."""
-        return self.path / "plain_starts.json"
-
     def fork_servers(self, name: str) -> Path:
         """Folder of one kind of fork servers: the script of their step, its log, and a socket for each node."""
         return self.path / "fork_servers" / name
-
-    @property
-    def steps(self) -> Path:
-        """Files of the steps."""
-        return self.path / "steps"
 
     def read_plain_starts(self) -> PlainStarts | None:
         """None where all ranks are forked that can be. Raises OSError, ValueError."""
