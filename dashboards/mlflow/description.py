@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dashboards.columns import SPEED, TIMES, column, name_of
 from dashboards.mlflow.runs import roles_of
 from dashboards.report import sentences
+from dashboards.report.explanation import explanation_of
 from dashboards.report.use_it import UseIt, use_it
 from dashboards.search_view import SearchView
 from dashboards.terminal.headline import headline, sentence
@@ -33,10 +34,11 @@ def search_description(search: SearchRecord, folder: SearchFolder, links: Mappin
     """Description of an ended search's run. `links` are those to runs of trials in MLflow, `trials` the one to all."""
     view = SearchView.of(search, search.ended_at or search.created_at)
     parts = [
-        f"**{escape_markdown(headline(view.verdict))}**",
-        escape_markdown(" ".join(filter(None, [sentences.describe_comparison(view), sentence(view.verdict)]))),
-        *_winner(view, links),
+        _headline(view, links),
         *_launch(use_it(folder)),
+        *_explanation(view),
+        escape_markdown(" ".join(filter(None, [sentences.describe_comparison(view), sentence(view.verdict)]))),
+        *_numbers(view),
         escape_markdown(" ".join([*sentences.describe_confidence(view), *sentences.describe_tradeoffs(view)])),
         escape_markdown(sentences.describe_state(view)),
         f"[All trials, the fastest first]({trials})",
@@ -46,30 +48,48 @@ def search_description(search: SearchRecord, folder: SearchFolder, links: Mappin
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _headline(view: SearchView, links: Mapping[str, str]) -> str:
+    """Verdict and best layout: of a long description MLflow shows the first lines."""
+    result, best = f"**{escape_markdown(headline(view.verdict))}**", view.best
+    if best is None:
+        return result
+    named = _link_text(best.trial, links.get(best.trial))
+    return f"{result}. {sentences.best_title(view)}: {named}, {_shape(best.layout, view)}"
+
+
+def _explanation(view: SearchView) -> Iterator[str]:
+    """Why there is no result or no comparison, and the next command."""
+    if (found := explanation_of(view)) is not None:
+        yield escape_markdown(" ".join(found.sentences))
+        for each in found.commands[:1]:
+            yield from _command(each.purpose, each.command)
+
+
 def _launch(use: UseIt | None) -> Iterator[str]:
-    """Commands that train with the best layout, as code blocks, in which Markdown has no effect."""
+    """Commands that train with the best layout."""
     if use is None:
         return
     commands = [] if use.start is None else [("Launch the measured program", use.start)]
     commands += [(f"Train with {launch.trainer}", launch.command) for launch in use.launches[:1]]
     for purpose, command in commands:
-        yield f"{escape_markdown(purpose)}:"
-        yield f"    {printable(command)}"
+        yield from _command(purpose, command)
 
 
-def _winner(view: SearchView, links: Mapping[str, str]) -> Iterator[str]:
+def _command(purpose: str, command: str) -> Iterator[str]:
+    """The command as a code block, in which Markdown has no effect."""
+    yield f"{escape_markdown(purpose)}:"
+    yield f"    {printable(command)}"
+
+
+def _numbers(view: SearchView) -> Iterator[str]:
+    """What was measured of the best layout."""
     best = view.best
     if best is None:
         return
-    lines = [
-        f"{sentences.best_title(view).lower()}: {_link_text(best.trial, links.get(best.trial))},"
-        f" {_shape(best.layout, view)}"
-    ]
     metrics, sequences = best.measured, plural(best.layout.global_batch_size, "sequence")
     interval = format_throughput_interval(metrics)
     speed = format_number(metrics.tokens_per_sec) + (f", 95 % {interval}" if interval else "")
-    lines.append(f"tokens per second: {speed}")
-    lines.append(f"step: {duration(metrics.step_time_s)} for {sequences}")
+    lines = [f"tokens per second: {speed}", f"step: {duration(metrics.step_time_s)} for {sequences}"]
     if metrics.peak_memory_gib is not None:
         lines.append(f"peak memory: {format_number(metrics.peak_memory_gib, 3)} GiB of the fullest rank")
     if (loads := describe_expert_tokens(metrics)) is not None:

@@ -1,4 +1,5 @@
-"""Explanation of a search without a comparison, and of its failures: sentences and the next command. Pure."""
+"""Explanation of a search without a comparison, and of its failures, for page, terminal and MLflow: sentences and the
+next command. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dashboards.search_view import SearchView
+from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import describe_ending
 from dashboards.text import printable, with_full_stop
-from dashboards.trial_text import advice_after, format_setting, had_no_room_for_a_model
+from dashboards.trial_text import (
+    advice_after,
+    describe_failure,
+    failure_cause,
+    format_setting,
+    had_no_room_for_a_model,
+)
 from search_spaces.layouts.layout import AXES, axis_of
 from trials.analysis.failure_patterns import Condition, FailurePattern, common_last_line, failure_patterns
 from trials.analysis.verdict import SearchVerdict, VerdictKind, has_failed, has_stopped_early
@@ -45,9 +52,10 @@ def explanation_of(view: SearchView) -> Explanation | None:
     name, file = search.search_id, "search.yaml"
     again = NextCommand("Correct the search file and start again", f"parlay run {file}")
     if verdict.kind in (VerdictKind.ALL_FAILED, VerdictKind.NOTHING_MEASURED, VerdictKind.NONE_ALLOWED):
-        sentences = tuple(_failures(search))
+        sentences = (*_failures(search), *_too_full(view))
         commands = (*_log_command(name, verdict), again)
-        return Explanation("Why nothing was measured", sentences, commands) if sentences else None
+        title = "Why no layout qualifies" if verdict.kind is VerdictKind.NONE_ALLOWED else "Why nothing was measured"
+        return Explanation(title, sentences, commands) if sentences else None
     if verdict.kind is VerdictKind.REFUSED:
         check = NextCommand("See what the cluster accepts", f"parlay doctor {file} --submit-test")
         return Explanation("What to do", (), (check, again))
@@ -58,6 +66,13 @@ def explanation_of(view: SearchView) -> Explanation | None:
         failed = tuple(_failures(search))
         words = failed or (with_full_stop(f"No other layout was tried: {describe_ending(verdict)}"),)
         return Explanation("Why there is no comparison", words, (*_log_command(name, verdict), again))
+    if (
+        verdict.kind is VerdictKind.NO_COMPARISON
+        and isinstance(verdict.baseline, Trial)
+        and has_failed(verdict.baseline)
+    ):
+        words = (*_baseline_failure(verdict.baseline, search), *_failures(search))
+        return Explanation("Why there is no comparison", words, (_log_of(verdict.baseline.trial, name),))
     if not verdict.is_ended and verdict.kind in (VerdictKind.NOTHING_YET, VerdictKind.ONLY_BASELINE):
         follow = NextCommand("Follow it in a terminal", f"parlay watch {name}")
         return Explanation("What happens now", () if search.in_flight else ("No trial is in flight yet.",), (follow,))
@@ -81,6 +96,30 @@ def describe_failures(search: SearchRecord) -> list[str]:
     return [*told, *map(describe_pattern, failure_patterns(search.trials))]
 
 
+def explanation_lines(view: SearchView) -> list[str]:
+    """The explanation as lines of a terminal; of a search that needs none its failures."""
+    found = explanation_of(view) if view.verdict.is_ended else None
+    if found is None or not found.sentences:
+        return describe_failures(view.search)
+    return [f"{found.title[0].lower()}{found.title[1:]}:", *(f"  {sentence}" for sentence in found.sentences)]
+
+
+def _baseline_failure(baseline: Trial, search: SearchRecord) -> Iterator[str]:
+    """Rank, phase and limit of the baseline's failure, or the last line of its log; none where nothing was written."""
+    last = baseline.last_attempt
+    if last is not None and (
+        words := describe_failure(last, _memory_limit_gib(search)) or failure_cause(last.excerpt or "")
+    ):
+        yield f"{with_full_stop(f'The baseline ({baseline.trial}): {printable(words)}')}"
+
+
+def _too_full(view: SearchView) -> Iterator[str]:
+    """Layouts that leave less memory free than required, and what may help."""
+    if too_full := [layout for layout in view.ranking.ordered if not view.ranking.has_headroom(layout)]:
+        advice = f"a smaller constraints.min_free_memory_gib, {policy_of(FailureReason.GPU_OOM).advice}"
+        yield f"{plural(len(too_full), 'layout')} left too little memory free. To try: {advice}."
+
+
 def _failures(search: SearchRecord) -> Iterator[str]:
     """The reasons by their number, then what may help against the most common one and what its trials share."""
     trials = search.trials
@@ -92,11 +131,15 @@ def _failures(search: SearchRecord) -> Iterator[str]:
     yield counts
     reason = reasons.most_common(1)[0][0]
     attempts = [trial.last_attempt for trial in failed if trial.reason is reason and trial.last_attempt is not None]
-    if advice := advice_after(reason, attempts, (search.spec.get("measure") or {}).get("memory_limit_gib")):
+    if advice := advice_after(reason, attempts, _memory_limit_gib(search)):
         yield f"To try: {advice}."
     if reason is not None:
         yield from _shared(trials, reason, attempts)
     yield from others
+
+
+def _memory_limit_gib(search: SearchRecord) -> float | None:
+    return recorded_section(search.spec, "measure").get("memory_limit_gib")
 
 
 def _shared(trials: Sequence[Trial], reason: FailureReason, attempts: Sequence[Attempt]) -> Iterator[str]:
@@ -128,4 +171,8 @@ def _log_command(search_id: str, verdict: SearchVerdict) -> tuple[NextCommand, .
     if verdict.most_common_failure is None:
         return ()
     *_, trial = verdict.most_common_failure
-    return (NextCommand("Read the log of one of them", f"parlay logs {search_id} {trial}"),)
+    return (_log_of(trial, search_id),)
+
+
+def _log_of(trial: str, search_id: str) -> NextCommand:
+    return NextCommand(f"Read the log of {trial}", f"parlay logs {search_id} {trial}")

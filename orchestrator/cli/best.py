@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, print_result
 from orchestrator.lifecycle.exit_codes import ExitCode
@@ -11,26 +13,29 @@ from search_spaces.errors import Problem
 def best(search: SearchId = None, ledger: LedgerUrl = None) -> None:
     from dashboards import trial_text
     from dashboards.cost_text import describe_search_cost
+    from dashboards.report.sentences import describe_comparison
+    from dashboards.search_view import SearchView
     from dashboards.terminal.headline import best_layout_line, describe_incomplete
     from orchestrator.cli.search_summary import launch_lines
     from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import best_of, result_line
     from trials.analysis.pareto import trade_offs
-    from trials.analysis.verdict import verdict_of
 
     found = find_search(search, ledger)
     spec = found.spec
-    ranking = spec.ranking_of(found.record.trials)
+    view = SearchView.of(found.record, time.time())
+    ranking, verdict = view.ranking, view.verdict
     data = best_of(found.record, spec, found.folder)
     if data is None:
         message = f"search {found.record.search_id}: {result_line(found.record, spec)}"
         fix = f"parlay status {found.folder.cli_name} shows what became of it"
         raise Exit(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix))
-    verdict, table = verdict_of(found.record, ranking, spec.baseline_key), found.record.replayed_table
+    table = found.record.replayed_table
     lines = [
         None if table is None else trial_text.describe_replayed_table(table),
         None if verdict.is_complete else describe_incomplete(verdict),
         best_layout_line(verdict),
+        describe_comparison(view),
         *trade_offs(ranking),
         trial_text.describe_step_time(data.time_s),
         trial_text.describe_node_sets(data.on_disjoint_nodes),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 
 from rich.text import Text
 
 from dashboards.cost_text import describe_search_cost
 from dashboards.fabric_check_text import describe_fabric_check
+from dashboards.report.explanation import explanation_lines
+from dashboards.report.sentences import describe_comparison
 from dashboards.report.use_it import use_it
 from dashboards.search_view import SearchView
 from dashboards.terminal.headline import best_layout_line, describe_ending, headroom_lines
@@ -21,21 +22,16 @@ from dashboards.terminal.progress import (
     format_node_hours,
 )
 from dashboards.text import command_line
-from dashboards.trial_text import advice_after, describe_replayed_table, flag_lines, time_lines
+from dashboards.trial_text import describe_replayed_table, flag_lines, time_lines
 from orchestrator.cli.output import print_text
 from orchestrator.config.spec import SearchSpec
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.node_time import search_node_time
 from trials.analysis.pareto import trade_offs
 from trials.analysis.search_cost import SearchCost
-from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed, has_stopped_early
-from trials.failure_policy import policy_of
+from trials.analysis.verdict import DisplayState, SearchVerdict, VerdictKind, has_failed
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EndReason, SearchRecord
-from trials.trial import FailureReason
-
-_NO_ADVICE = "the layouts may be valid: see the logs"
-
+from trials.ledger.events import SearchRecord
 
 MAX_ROWS = 20
 """Layouts in the table, unless all are asked for."""
@@ -69,10 +65,11 @@ def print_search_summary(
         *_time_lines(search),
         None if finals is None else describe_finals_end(finals),
         describe_node_time(search_node_time(search)) if replayed is None else describe_replayed_table(replayed),
-        None if is_redundant else best,
-        *trade_offs(ranking),
         describe_search_cost(SearchCost.of(search, verdict)),
-        *_causes(search, spec),
+        None if is_redundant else best,
+        describe_comparison(view),
+        *trade_offs(ranking),
+        *explanation_lines(view),
         *_next_steps(search, folder, is_driven),
     ]
     print_text("\n".join(line for line in lines if line is not None))
@@ -95,23 +92,6 @@ def _time_lines(search: SearchRecord) -> list[str | None]:
     """Attempts in flight of an unended search with what Slurm says of them, its time so far, and at most remaining."""
     now = time.time()
     return [] if search.state.is_ended else [*in_flight_lines(search, now), describe_time(search, now)]
-
-
-def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
-    """Reasons of the failures and what to relax, if no layout was feasible."""
-    if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
-        return []
-    reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
-    rows = []
-    for reason, count in reasons.most_common():
-        attempts = [t.last_attempt for t in search.trials if t.reason is reason and t.last_attempt is not None]
-        advice = advice_after(reason, attempts, spec.measure.memory_limit_gib) or _NO_ADVICE
-        rows.append(f"  {policy_of(reason).label:<26}{count:>4} of {len(search.trials)}  {advice}")
-    ranking = spec.ranking_of(search.trials)
-    if too_full := [trial for trial in ranking.ordered if not ranking.has_headroom(trial)]:
-        what = f"a smaller constraints.min_free_memory_gib, {policy_of(FailureReason.GPU_OOM).advice}"
-        rows.append(f"  {'too full':<26}{len(too_full):>4} of {len(search.trials)}  {what}")
-    return ["why no layout was feasible, and what to relax:", *rows]
 
 
 def _next_steps(search: SearchRecord, folder: SearchFolder, is_driven: bool) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dashboards.mlflow.description import search_description
 from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import repeated_search
-from tests.dashboards.report.searches import a_search
+from tests.dashboards.report.searches import a_search, all_failed
 from tests.dashboards.searches import SearchUnderTest
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
@@ -25,9 +25,8 @@ def test_the_winner_comes_first_with_its_speed_its_interval_and_how_much_faster_
     search.end()
     lines = note(search.record).splitlines()
     times = "\N{MULTIPLICATION SIGN}"
-    assert lines[0] == "**1.50x faster than the baseline (1.44–1.56)**"
     layout = f"tensor 2 {times} pipeline 2 {times} data 2, micro-batch 1, accumulation 4, schedule 1f1b"
-    assert f"- best layout: t0003, {layout}" in lines
+    assert lines[0] == f"**1.50x faster than the baseline (1.44–1.56)**. Best layout: t0003, {layout}"
     assert "- tokens per second: 1,500, 95 % 1,470–1,530" in lines
     assert "- peak memory: 3 GiB of the fullest rank" in lines
     assert "Completed: reached the limit of 20 layouts." in lines
@@ -46,6 +45,13 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
     ]
     assert [row[0] for row in rows[1:]] == [f"tp{number} pp1 dp1 mb1" for number in range(11, 2, -1)]
     assert (rows[0][0], rows[0][2], rows[0][-1]) == ("[tp12 pp1 dp1 mb1](#/experiments/1/runs/2)", "1,149", "2&ensp; |")
+
+
+def test_of_a_search_in_which_all_failed_the_cause_comes_first_and_the_command_that_shows_a_log():
+    result, why, purpose, command, *_ = note(all_failed().record).split("\n\n")
+    assert result == "**No layout was measured: 8 trials failed, 6 of them: out of memory**"
+    assert why.startswith("8 trials of 8 failed: 6 out of memory, 2 trainer crashed. To try: ")
+    assert (purpose, command) == ("Read the log of t0003:", "    parlay logs tiny-abcdef t0003")
 
 
 def test_a_repeat_that_failed_is_no_measured_run():

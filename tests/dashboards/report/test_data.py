@@ -166,6 +166,20 @@ def test_a_search_without_a_comparison_says_why_and_what_to_do(state, words, com
     assert bool(found.sentences) == bool(words)
 
 
+def test_a_baseline_that_failed_says_why_before_the_other_failures():
+    search = SearchUnderTest(spec(measure={"memory_limit_gib": 0.27}))
+    search.fail(search.start(BASELINE), FailureReason.GPU_OOM, outcome={"rank": 0, "phase": "warmup"})
+    search.measure(search.start(FASTEST), 1500.0)
+    search.end()
+    found = explanation_of(view_of(search))
+    limit = "its limit is 0.27 GiB (measure.memory_limit_gib)"
+    assert found.sentences[:2] == (
+        f"The baseline (t0001): rank 0 ran out of memory in phase warmup; {limit}.",
+        "1 trial of 2 failed: 1 out of memory.",
+    )
+    assert [command.command for command in found.commands] == ["parlay logs tiny-abcdef t0001"]
+
+
 @pytest.mark.parametrize("search", [a_full_search, STATES["one_trial"]])
 def test_a_search_with_a_best_layout_to_use_needs_none(search):
     assert explanation_of(SearchView.of(search().record, START)) is None
