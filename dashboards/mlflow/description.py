@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dashboards.columns import SPEED, TIMES, column, name_of
 from dashboards.mlflow.runs import roles_of
 from dashboards.report import sentences
-from dashboards.report.explanation import explanation_of
+from dashboards.report.explanation import NextCommand, explanation_of
 from dashboards.report.use_it import UseIt, use_it
 from dashboards.search_view import SearchView
 from dashboards.terminal.headline import headline, sentence
@@ -33,10 +33,11 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 def search_description(search: SearchRecord, folder: SearchFolder, links: Mapping[str, str], trials: str) -> str:
     """Description of an ended search's run. `links` are those to runs of trials in MLflow, `trials` the one to all."""
     view = SearchView.of(search, search.ended_at or search.created_at)
+    commands = list(_launch_commands(use_it(folder)))
     parts = [
-        _headline(view, links),
-        *_launch(use_it(folder)),
+        _with_command(_headline(view, links), *commands[:1]),
         *_explanation(view),
+        *(_with_command("", command) for command in commands[1:]),
         escape_markdown(" ".join(filter(None, [sentences.describe_comparison(view), sentence(view.verdict)]))),
         *_numbers(view),
         escape_markdown(" ".join([*sentences.describe_confidence(view), *sentences.describe_tradeoffs(view)])),
@@ -54,31 +55,30 @@ def _headline(view: SearchView, links: Mapping[str, str]) -> str:
     if best is None:
         return result
     named = _link_text(best.trial, links.get(best.trial))
-    return f"{result}. {sentences.best_title(view)}: {named}, {_shape(best.layout, view)}"
+    return f"{result}. {sentences.best_title(view)}: {named}, {_shape(best.layout, view)}."
 
 
 def _explanation(view: SearchView) -> Iterator[str]:
     """Why there is no result or no comparison, and the next command."""
     if (found := explanation_of(view)) is not None:
-        yield escape_markdown(" ".join(found.sentences))
-        for each in found.commands[:1]:
-            yield from _command(each.purpose, each.command)
+        yield _with_command(escape_markdown(" ".join(found.sentences)), *found.commands[:1])
 
 
-def _launch(use: UseIt | None) -> Iterator[str]:
+def _launch_commands(use: UseIt | None) -> Iterator[NextCommand]:
     """Commands that train with the best layout."""
     if use is None:
         return
-    commands = [] if use.start is None else [("Launch the measured program", use.start)]
-    commands += [(f"Train with {launch.trainer}", launch.command) for launch in use.launches[:1]]
-    for purpose, command in commands:
-        yield from _command(purpose, command)
+    if use.start is not None:
+        yield NextCommand("Launch the measured program", use.start)
+    for launch in use.launches[:1]:
+        yield NextCommand(f"Train with {launch.trainer}", launch.command)
 
 
-def _command(purpose: str, command: str) -> Iterator[str]:
-    """The command as a code block, in which Markdown has no effect."""
-    yield f"{escape_markdown(purpose)}:"
-    yield f"    {printable(command)}"
+def _with_command(text: str, command: NextCommand | None = None) -> str:
+    """The text and the command as a code block, in which Markdown has no effect."""
+    if command is None:
+        return text
+    return f"{text} {escape_markdown(command.purpose)}:\n\n    {printable(command.command)}".lstrip(" ")
 
 
 def _numbers(view: SearchView) -> Iterator[str]:

@@ -25,7 +25,7 @@ def test_the_winner_comes_first_with_its_speed_its_interval_and_how_much_faster_
     search.end()
     lines = note(search.record).splitlines()
     times = "\N{MULTIPLICATION SIGN}"
-    layout = f"tensor 2 {times} pipeline 2 {times} data 2, micro-batch 1, accumulation 4, schedule 1f1b"
+    layout = f"tensor 2 {times} pipeline 2 {times} data 2, micro-batch 1, accumulation 4, schedule 1f1b."
     assert lines[0] == f"**1.50x faster than the baseline (1.44–1.56)**. Best layout: t0003, {layout}"
     assert "- tokens per second: 1,500, 95 % 1,470–1,530" in lines
     assert "- peak memory: 3 GiB of the fullest rank" in lines
@@ -48,10 +48,10 @@ def test_the_best_layouts_stand_in_a_table_fastest_first_ten_at_most():
 
 
 def test_of_a_search_in_which_all_failed_the_cause_comes_first_and_the_command_that_shows_a_log():
-    result, why, purpose, command, *_ = note(all_failed().record).split("\n\n")
+    result, why, command, *_ = note(all_failed().record).split("\n\n")
     assert result == "**No layout was measured: 8 trials failed, 6 of them: out of memory**"
     assert why.startswith("8 trials of 8 failed: 6 out of memory, 2 trainer crashed. To try: ")
-    assert (purpose, command) == ("Read the log of t0003:", "    parlay logs tiny-abcdef t0003")
+    assert (why.endswith(" Read the log of t0003:"), command) == (True, "    parlay logs tiny-abcdef t0003")
 
 
 def test_a_repeat_that_failed_is_no_measured_run():
