@@ -40,15 +40,14 @@ def calibrate(
     from orchestrator.diagnostics import cluster_file
     from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
     from orchestrator.diagnostics.machine_load import busy_warning
-    from orchestrator.diagnostics.preflight.trainer import python_of, require_engine_packages, require_torch
+    from orchestrator.diagnostics.preflight.trainer import python_of, require_software
     from orchestrator.planning.candidates import valid_candidates
     from trials.files.folders import write_text
 
     spec = load_for_job(search_file, sets, launcher, work_dir, "calibrate")
     cluster, path = calibration.calibration_cluster(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
-    require_torch(spec)
-    require_engine_packages(spec, ((layout, spec.model) for layout in valid_candidates(spec)))
+    require_software(spec, ((layout, spec.model) for layout in valid_candidates(spec)))
     runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
     if busy := busy_warning() if runs_here else None:
         warn(f"{busy}: measurements will be slower than the machine")

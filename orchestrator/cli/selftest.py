@@ -35,7 +35,7 @@ def selftest(
     work_dir: WorkDir = None,
 ) -> None:
     from orchestrator.diagnostics import selftest as cases_of
-    from orchestrator.diagnostics.preflight.trainer import python_of, require_engine_packages, require_torch
+    from orchestrator.diagnostics.preflight.trainer import python_of, require_software
     from trials.diagnostics.named_parity_cases import QUICK
     from trials.ledger.location import home_folder
 
@@ -54,8 +54,7 @@ def selftest(
         lines = [f"{case.ranks} ranks  {case.name}" for case in listed]
         print_result(cases_of.SelftestListAnswer(cases=listed), "\n".join(lines))
         return
-    require_torch(spec)
-    require_engine_packages(spec, ((case.layout, case.model) for case in cases))
+    require_software(spec, ((case.layout, case.model) for case in cases))
 
     def run(runner: AttemptRunner, folder: SearchFolder) -> SelftestAnswer:
         report = cases_of.selftest(runner, folder, cluster, cases, python_of(spec), lambda result: log(row(result)))

@@ -16,8 +16,7 @@ from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.preflight.slurm_site import require_site
 from orchestrator.diagnostics.preflight.trainer import (
     require_checkout,
-    require_engine_packages,
-    require_torch,
+    require_software,
     require_trainer,
 )
 from orchestrator.diagnostics.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
@@ -154,8 +153,7 @@ def validate_space(spec: SearchSpec) -> SearchSpace:
         if spec.launcher.ranks_run_here:
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
-        require_torch(spec)
-        require_engine_packages(spec, ((layout, spec.model) for layout in space.layouts))
+        require_software(spec, ((layout, spec.model) for layout in space.layouts))
         require_checkout(spec, space.layouts)
     except InputError as error:
         raise with_locations(error, spec) from error

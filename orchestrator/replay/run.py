@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from orchestrator.config.fork_servers import with_server_memory
 from orchestrator.config.schema.launcher import LauncherSection
-from orchestrator.diagnostics.preflight.trainer import PYTHON_OF_IMAGES, is_in_image, package_problems
+from orchestrator.diagnostics.preflight.trainer import PYTHON_OF_IMAGES, installed_for, is_in_image, package_problems
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.lifecycle.signals import StopSignals
@@ -135,9 +136,14 @@ def run_replay(
 
 
 def _require_packages(loaded: LoadedRecipe, python: str) -> None:
-    """InputError where ranks on this machine would lack a package that the layout's engine needs."""
+    """InputError where ranks on this machine would lack a package that the layout's engine needs; nothing where their
+    Python does not answer."""
     spec = loaded.spec()
-    if problems := package_problems(python, spec.accelerator, [(spec.layout, spec.model)], "PARLAY_PYTHON"):
+    try:
+        installed = installed_for(python)
+    except (OSError, ValueError, TimeoutExpired):
+        return
+    if problems := package_problems(python, installed, spec.accelerator, [(spec.layout, spec.model)], "PARLAY_PYTHON"):
         raise InputError(*problems)
 
 

@@ -18,7 +18,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.bounded_output import bounded_output
 from orchestrator.diagnostics.doctor.engine_packages import engines_of_search, package_findings
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
-from orchestrator.diagnostics.preflight.trainer import packages_installed_for, python_of, run_python
+from orchestrator.diagnostics.preflight.trainer import installed_for, python_of, run_python
 from orchestrator.launchers.local.rank_groups import program_environment
 from search_spaces.decoding import parse_json
 from search_spaces.engines import PARLAY
@@ -28,7 +28,6 @@ from trials.fork_server.owner import CAN_FORK, CANNOT_FORK
 from trials.ranks.engine_packages import Installed
 
 MIN_PYTHON, MIN_TORCH = "3.10", "2.6"
-_INTERPRETER_LIMIT_S = 120.0  # torch on a busy file system
 
 _PROBE_PROGRAM = """
 import json, platform
@@ -99,13 +98,13 @@ def probe_interpreter(python: str) -> InterpreterInfo | Finding:
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
-        answer = _answer_in(run_python(python, _PROBE_PROGRAM, _INTERPRETER_LIMIT_S))
+        answer = _answer_in(run_python(python, _PROBE_PROGRAM, _LIMIT_S))
+        installed = dict(installed_for(python))
     except subprocess.TimeoutExpired:
-        words = f"{python} did not import torch within {_INTERPRETER_LIMIT_S:.0f} s"
+        words = f"{python} did not import torch within {_LIMIT_S:.0f} s"
         return error("ranks_python", words, "check that its file system responds")
     except (OSError, ValueError, IndexError) as failed:
         return error("ranks_python", f"{python} does not run a Python program: {failed}", fix)
-    installed = dict(packages_installed_for(python) or {})
     return InterpreterInfo(
         **answer | {"gpus": tuple(answer["gpus"])}, deepspeed=installed.pop("deepspeed", None), packages=installed
     )

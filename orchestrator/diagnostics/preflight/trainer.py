@@ -38,47 +38,38 @@ def require_trainer(spec: SearchSpec) -> None:
         raise with_locations(InputError(*problems), spec)
 
 
-def require_torch(spec: SearchSpec) -> None:
-    """InputError if an interpreter of ranks on this machine is no Python, or lacks torch for Parlay's own trainer;
-    `parlay doctor` also imports it."""
+def require_software(spec: SearchSpec, trainings: Iterable[tuple[Layout, ModelShape]]) -> None:
+    """InputError for an interpreter of ranks on this machine that is no Python or lacks torch for Parlay's own trainer,
+    or a package, of a verified version, that an engine needs for one of these trainings.
+
+    One that does not answer in time is left to the ranks; `parlay doctor` also imports torch.
+    """
     if not spec.launcher.ranks_run_here:
         return
+    needed, problems = list(trainings), []
     for key, python in _interpreters(spec):
-        if (problem := _interpreter_problem(key, python, spec)) is not None:
-            raise with_locations(InputError(problem), spec)
-
-
-def _interpreter_problem(key: str, python: str, spec: SearchSpec) -> Problem | None:
-    found, kind = _finds_torch(python), spec.launcher.kind
-    if found is None:
-        rule, fix = f"launcher {kind} starts the ranks with it", "name a Python on this machine that has torch"
-        return Problem("interpreter", f"{python} runs no Python program", rule=rule, fix=fix, key=key, value=python)
-    if found or spec.trainer.kind != PARLAY:
-        return None
-    rule = f"launcher {kind} trains on this machine, and Parlay's own trainer needs torch"
-    fix = "pip install torch there (and deepspeed if layouts use it), or name a Python that has torch"
-    return Problem("interpreter", f"{python} has no torch", rule=rule, fix=fix, key=key, value=python)
-
-
-def require_engine_packages(spec: SearchSpec, trainings: Iterable[tuple[Layout, ModelShape]]) -> None:
-    """InputError if ranks on this machine would lack a package that an engine needs for one of these trainings, or have
-    it in an unverified version."""
-    if not spec.launcher.ranks_run_here:
-        return
-    needed, on = list(trainings), spec.cluster.accelerator.name
-    problems = [each for key, python in _interpreters(spec) for each in package_problems(python, on, needed, key)]
+        try:
+            found = installed_for(python)
+        except subprocess.TimeoutExpired:
+            continue
+        except (OSError, ValueError):
+            rule = f"launcher {spec.launcher.kind} starts the ranks with it"
+            problems.append(_interpreter_problem(key, python, "runs no Python program", rule, _NAME_ONE))
+            continue
+        if spec.trainer.kind == PARLAY and found[_TORCH_MODULE] is None:
+            rule = f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch"
+            fix = "pip install torch there (and deepspeed if layouts use it), or name a Python that has torch"
+            problems.append(_interpreter_problem(key, python, "has no torch", rule, fix))
+        problems += package_problems(python, found, spec.cluster.accelerator.name, needed, key)
     if problems:
         raise with_locations(InputError(*problems), spec)
 
 
 def package_problems(
-    python: str, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]], key: str = "trainer.python"
+    python: str, installed: Installed, accelerator: str, trainings: Iterable[tuple[Layout, ModelShape]], key: str
 ) -> list[Problem]:
-    """Faults of this interpreter, which `key` names, for these trainings; none where it does not answer."""
+    """Faults of an interpreter, which `key` names, with these packages, for these trainings."""
     needing = [training for training in trainings if training[0].engine in PACKAGED_ENGINES]
-    installed = packages_installed_for(python) if needing else None
-    if installed is None:
-        return []
     faults = (package_faults(layout, model, accelerator, installed) for layout, model in needing)
     return [_package_problem(fault, python, key) for fault in dict.fromkeys(chain.from_iterable(faults))]
 
@@ -126,17 +117,18 @@ def is_in_image(launcher: LauncherSection) -> bool:
     return container is not None and container.runtime is not None
 
 
+_NAME_ONE = "name a Python on this machine that has torch"
+
+
+def _interpreter_problem(key: str, python: str, fault: str, rule: str, fix: str) -> Problem:
+    return Problem("interpreter", f"{python} {fault}", rule=rule, fix=fix, key=key, value=python)
+
+
 def _missing_interpreter(spec: SearchSpec) -> Iterator[Problem]:
     for key, python in _interpreters(spec):
         if spec.launcher.ranks_run_here and shutil.which(python) is None:
-            yield Problem(
-                "interpreter",
-                f"{python} is not an executable on this machine",
-                rule=f"launcher {spec.launcher.kind} starts the ranks on this machine",
-                fix="name a Python on this machine that has torch",
-                key=key,
-                value=python,
-            )
+            rule = f"launcher {spec.launcher.kind} starts the ranks on this machine"
+            yield _interpreter_problem(key, python, "is not an executable on this machine", rule, _NAME_ONE)
 
 
 def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
@@ -190,24 +182,15 @@ def _interpreter_line_error(program: Path) -> tuple[str, str] | None:
     return None
 
 
-def _finds_torch(python: str) -> bool | None:
-    """True unless this Python is known to lack torch, also for one that does not answer in time; None for no Python."""
-    try:
-        answer = run_python(python, _FINDS_TORCH, _ANSWERS_WITHIN_S).split()
-    except subprocess.TimeoutExpired:
-        return True
-    except (OSError, ValueError):
-        return None
-    return {"torch": True, "no-torch": False}.get(answer[-1]) if answer else None
+def installed_for(python: str) -> Installed:
+    """Versions of DeepSpeed and of `PACKAGES` installed for this Python, and whether it finds torch.
 
-
-def packages_installed_for(python: str) -> Installed | None:
-    """Versions of DeepSpeed and of `PACKAGES` installed for this Python; None if it does not answer."""
-    try:
-        answer = parse_json(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S))
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return {name: answer.get(name) for name in _ASKED} if isinstance(answer, dict) else None
+    Raises as `bounded_output`, ValueError also for another answer.
+    """
+    answer = parse_json(run_python(python, PACKAGES_PROGRAM, _ANSWERS_WITHIN_S))
+    if not isinstance(answer, dict):
+        raise ValueError("it answers with no object")
+    return {name: answer.get(name) for name in _ASKED}
 
 
 def run_python(python: str, program: str, timeout_s: float) -> str:
@@ -219,16 +202,18 @@ def run_python(python: str, program: str, timeout_s: float) -> str:
     return bounded_output([Path(shutil.which(python) or python).absolute(), "-c", program], environment, timeout_s)
 
 
-_FINDS_TORCH = "import importlib.util; print('torch' if importlib.util.find_spec('torch') else 'no-torch')"
-_ASKED = ("deepspeed", *PACKAGES)
+_TORCH_MODULE = "torch module"
+"""Whether torch is found: without metadata, as from a folder on the path, it has no version."""
+_ASKED = ("deepspeed", _TORCH_MODULE, *PACKAGES)
 PACKAGES_PROGRAM = f"""
-import importlib.metadata, json
+import importlib.metadata, importlib.util, json
 found = {{}}
 for name in {_ASKED}:
     try:
         found[name] = importlib.metadata.version(name)
     except Exception:
         found[name] = None
+found[{_TORCH_MODULE!r}] = "found" if importlib.util.find_spec("torch") else None
 print(json.dumps(found))
 """
 _ANSWERS_WITHIN_S = 30.0  # it imports nothing large

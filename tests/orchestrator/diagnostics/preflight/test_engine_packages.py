@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.diagnostics.preflight.trainer import PACKAGES_PROGRAM, require_engine_packages, run_python
+from orchestrator.diagnostics.preflight.trainer import PACKAGES_PROGRAM, require_software, run_python
 from search_spaces.engines import ACCELERATE_LAUNCH, MEGATRON_CORE
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
@@ -27,7 +27,8 @@ GPU = "cluster.accelerator=a100-80gb"
 def python_with(folder: Path, **installed: str) -> str:
     """An interpreter that answers with these packages, whatever it is asked."""
     path = folder / "python"
-    answer = json.dumps({name.replace("_", "-"): version for name, version in installed.items()})
+    versions = {name.replace("_", "-"): version for name, version in installed.items()}
+    answer = json.dumps({"torch module": "found", **versions})
     path.write_text(f"#!/bin/sh\necho '{answer}'\n")
     path.chmod(0o755)
     return str(path)
@@ -58,7 +59,7 @@ def search(folder: Path, python: str, *overrides: str) -> SearchSpec:
 def test_what_ranks_here_would_lack_is_refused(tmp_path, installed, layout, words):
     python = python_with(tmp_path, **installed)
     with pytest.raises(InputError) as refused:
-        require_engine_packages(search(tmp_path, python, GPU), trained(Layout(), layout, layout))
+        require_software(search(tmp_path, python, GPU), trained(Layout(), layout, layout))
     [problem] = refused.value.problems
     assert (problem.code, problem.key, problem.value) == ("package", "trainer.python", python)
     assert problem.message == f"{python}: {words}"
@@ -70,7 +71,7 @@ def test_what_ranks_here_would_lack_is_refused(tmp_path, installed, layout, word
 def test_what_the_trainer_accelerate_would_lack_here_is_refused(tmp_path):
     python = python_with(tmp_path, accelerate="1.14.0")
     with pytest.raises(InputError) as refused:
-        require_engine_packages(search(tmp_path, python, GPU), trained(Layout(engine=ACCELERATE_LAUNCH)))
+        require_software(search(tmp_path, python, GPU), trained(Layout(engine=ACCELERATE_LAUNCH)))
     [problem] = refused.value.problems
     assert problem.message == f"{python}: accelerate 1.14.0 is installed"
     assert problem.rule == "engine accelerate-launch was verified with accelerate>=1.15.0,<1.16"
@@ -86,15 +87,24 @@ def test_what_the_trainer_accelerate_would_lack_here_is_refused(tmp_path):
     ],
 )
 def test_what_is_there_not_needed_or_elsewhere_is_not_refused(tmp_path, installed, layout, override):
-    require_engine_packages(search(tmp_path, python_with(tmp_path, **installed), override), trained(layout))
+    require_software(search(tmp_path, python_with(tmp_path, **installed), override), trained(layout))
 
 
-@pytest.mark.parametrize("answer", ["exit 1", "echo []", "exec yes"])
-def test_a_python_that_does_not_answer_is_left_to_the_ranks(tmp_path, answer):
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        *((answer, "runs no Python program") for answer in ("exit 1", "echo []", "exec yes")),
+        ("echo '{}'", "has no torch"),
+    ],
+)
+def test_what_is_no_python_or_lacks_torch_is_refused(tmp_path, answer, message):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{answer}\n")
     python.chmod(0o755)
-    require_engine_packages(search(tmp_path, str(python)), trained(MATH))
+    with pytest.raises(InputError) as refused:
+        require_software(search(tmp_path, str(python)), trained(Layout()))
+    [problem] = refused.value.problems
+    assert (problem.code, problem.key, problem.message) == ("interpreter", "trainer.python", f"{python} {message}")
 
 
 @pytest.mark.slow
@@ -105,4 +115,4 @@ def test_a_python_without_packages_says_so(tmp_path):
     python.write_text(f'#!/bin/sh\nexec {executable} -S "$@"\n')
     python.chmod(0o755)
     answered = run_python(str(python), PACKAGES_PROGRAM, 60)
-    assert json.loads(answered) == dict.fromkeys(("deepspeed", *PACKAGES))
+    assert json.loads(answered) == dict.fromkeys(("deepspeed", "torch module", *PACKAGES))
