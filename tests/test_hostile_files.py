@@ -27,7 +27,7 @@ from orchestrator.launchers.local.rank_groups import RANKS_SCHEMA, AcceptedLaunc
 from orchestrator.launchers.slurm.handover import ClockReading, HandoverFile, HandoverState
 from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.recipe.recipe import checksum
-from orchestrator.replay.recorded_runs import _recorded_outcomes
+from orchestrator.replay.measured_layout import _recorded_outcomes
 from orchestrator.search.lease import current_lease
 from orchestrator.service.quota import QuotaFile
 from orchestrator.service.state_dir import ServiceSearch, ServiceStateDir

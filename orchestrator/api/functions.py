@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.lifecycle.cancel import CancelAnswer
     from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.replay.compare import CompareResult
-    from orchestrator.replay.replay import ReplayResult
+    from orchestrator.replay.replay import ReplayAnswer
 
 _log = logging.getLogger(__name__)
 
@@ -140,11 +140,10 @@ def compare(
 ) -> CompareResult:
     """Compare two searches or recipes: their differences, and the speedup of B's best layout over A's.
 
-    The result has `verdict`, `found.ratio` with `found.low` and `found.high` (95 %), `question`, `layout`, `software`
-    and `pairs`; `answer` is what `parlay compare --json` prints. `force` accepts an edited recipe.
+    The result has `verdict`, and `found.ratio` with `found.low` and `found.high` (95 %); `answer` is what
+    `parlay compare --json` prints. `force` accepts an edited recipe.
     """
-    from orchestrator.replay.compare import compare_sides
-    from orchestrator.replay.lookup import find_side
+    from orchestrator.replay.compare import compare_sides, find_side
     from orchestrator.replay.replay import ReplayRules
 
     with sending_to(TerminalSink()):
@@ -167,8 +166,9 @@ def replay(
     work_dir: Path | str = "runs",
     ledger: str | None = None,
     quiet: bool = False,
-) -> ReplayResult:
-    """Measure a recipe's layout again; the result has a `verdict`, and the speedup with its interval in `comparison`.
+) -> ReplayAnswer:
+    """Measure a recipe's layout again; the answer is what `parlay replay --json` prints: `verdict`, `ratio`
+    with its interval, `sessions` and so on.
 
     `recipe` is a recipe's folder, or a search as in `load`. `launcher` is local, ray or slurm, by default the one of
     the search. `trainer` is another trainer than the search's: `{"kind": "megatron-lm", "script": "pretrain_gpt.py"}`.
@@ -196,12 +196,12 @@ def replay(
             _log.warning(loaded.banner)
         rendered, python = with_trainer(loaded, *_other_trainer(trainer), launcher, trust)
         try:
-            result = run_replay(rendered, python, launcher, rules, Path(work_dir), stop)
+            answer = run_replay(rendered, python, launcher, rules, Path(work_dir), stop)
         finally:
             if signal.SIGTERM in stop.received:
                 signal.raise_signal(signal.SIGTERM)  # the driver only shut down; the process has to end
-        note_replay(loaded, rendered, python, result)
-    return result
+        note_replay(loaded, rendered, python, answer)
+    return answer
 
 
 def forecast(

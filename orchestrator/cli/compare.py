@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +16,8 @@ from trials.files.text import plural
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
-    from orchestrator.replay.compare import ComparedSearch, CompareResult, ComparisonSide, LayoutPair
-    from orchestrator.replay.stacks import StackComparison
-    from trials.analysis.ranked_layout import RankedLayout
+    from orchestrator.replay.compare import CommonLayout, CommonSide, CompareAnswer, ComparedSearch, ComparedSide
+    from orchestrator.replay.stacks import ExperimentAnswer, StackSide
 
 _MAX_PAIRS = 20
 
@@ -40,8 +39,7 @@ def compare(
     if b is None:
         _compare_stacks(a, ledger)
         return
-    from orchestrator.replay.compare import compare_sides
-    from orchestrator.replay.lookup import find_side
+    from orchestrator.replay.compare import compare_sides, find_side
     from orchestrator.replay.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)
@@ -49,7 +47,7 @@ def compare(
     if prints_json.get():
         print_result(result.answer)
     else:
-        _print_comparison(result)
+        _print_comparison(result.answer)
 
 
 def _compare_stacks(search: str, ledger: str | None) -> None:
@@ -63,12 +61,12 @@ def _compare_stacks(search: str, ledger: str | None) -> None:
         rule = "one search alone is compared with itself where it measured two software stacks (run --against)"
         raise InputError.of("usage", "is missing", rule=rule, key="B", fix="name the recipe or search to compare with")
     if prints_json.get():
-        print_result(result.answer(found.record.search_id, found.spec))
+        print_result(result)
     else:
         print_stacks(result, found.spec)
 
 
-def print_stacks(found: StackComparison, spec: SearchSpec) -> None:
+def print_stacks(found: ExperimentAnswer, spec: SearchSpec) -> None:
     """Print each layout with both stacks, and what differs between them, as `run` and `status` do, too."""
     from dashboards.terminal.headline import UNITS
 
@@ -76,9 +74,9 @@ def print_stacks(found: StackComparison, spec: SearchSpec) -> None:
     print_text(f"\nA  the search's own software\nB  {found.against}")
     rows = [
         (
-            *(_measured(side, spec) for side in (one.own, one.other)),
-            "" if one.ratio is None else f"{one.ratio.value:.3f} ({one.ratio.low:.3f} to {one.ratio.high:.3f})",
-            "" if one.ratio is None else str(one.ratio.pairs),
+            *(_measured(side, spec) for side in (one.a, one.b)),
+            "" if one.ratio is None else f"{one.ratio:.3f} ({one.ratio_low:.3f} to {one.ratio_high:.3f})",
+            str(one.pairs or ""),
             str(one.verdict).replace("_", " "),
             one.layout_key,
         )
@@ -86,54 +84,45 @@ def print_stacks(found: StackComparison, spec: SearchSpec) -> None:
     ]
     print_columns((f"A {unit}", f"B {unit}", "B over A (95 %)", "pairs", "B is", "layout"), rows)
     if found.software:
-        print_columns(("software", "A", "B"), [(row["field"], row["a"], row["b"]) for row in found.software])
+        print_columns(("software", "A", "B"), [(pair.field, pair.a, pair.b) for pair in found.software])
 
 
-def _measured(side: RankedLayout | None, spec: SearchSpec) -> str:
+def _measured(side: StackSide | None, spec: SearchSpec) -> str:
     from dashboards.trial_text import format_number
-    from trials.analysis.ranking import speed_of
+    from trials.analysis.ranking import in_objective_unit
 
-    return "-" if side is None else f"{side.trial} {format_number(speed_of(side, spec.objective).value)}"
+    # A speed from the value in the objective's unit: the conversion is its own inverse.
+    return "-" if side is None else f"{side.trial} {format_number(in_objective_unit(side.value, spec.objective))}"
 
 
-def _print_comparison(result: CompareResult) -> None:
+def _print_comparison(result: CompareAnswer) -> None:
     """Print the verdict, then the two sides and what differs between them."""
     a, b = result.a, result.b
     print_text("\n".join([*_verdict_lines(result), "", f"A  {_describe_side(a)}", f"B  {_describe_side(b)}"]))
     for heading, rows in (
         ("configuration", result.question),
-        ("layouts", _layout_rows(result)),
+        ("layouts", result.layout),
         ("software", result.software),
     ):
-        if differ := [(row["field"], row["a"], row["b"]) for row in rows if row["a"] != row["b"]]:
+        if rows:
             print_text("")
-            print_columns((heading, "A", "B"), differ)
+            print_columns((heading, "A", "B"), [(pair.field, pair.a, pair.b) for pair in rows])
     if a.search is not None and b.search is not None:
         one, other = _search_facts(a.search), _search_facts(b.search)
         facts = [(name, one.get(name), other.get(name)) for name in {**one, **other}]
         if differ := [row for row in facts if row[1] != row[2]]:
             print_text("")
             print_columns(("search", "A", "B"), differ)
-    if result.pairs:
+    if result.common:
         print_text("")
-        print_columns(("layouts that both tried", "A", "B", "B over A"), _pair_rows(result))
+        print_columns(("layouts that both tried", "A", "B", "B over A"), _pair_rows(result.common))
 
 
-def _describe_side(side: ComparisonSide) -> str:
-    best = side.best
-    if best is None:
+def _describe_side(side: ComparedSide) -> str:
+    if side.layout is None:
         return f"{side.what} {side.name}: no layout measured"
-    speed = f"{side.tokens_per_sec(best.runs):,.0f} tokens/s over {plural(len(best.runs), 'run')}"
-    return f"{side.what} {side.name}: {best.trial}, {best.layout.key}, {speed}"
-
-
-def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
-    """All fields of both layouts."""
-    a, b = result.a.best, result.b.best
-    if a is None or b is None:
-        return []
-    one, other = a.layout.to_json(), b.layout.to_json()
-    return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
+    speed = f"{side.tokens_per_sec:,.0f} tokens/s over {plural(side.runs, 'run')}"
+    return f"{side.what} {side.name}: {side.trial}, {side.layout.key}, {speed}"
 
 
 def _search_facts(search: ComparedSearch) -> dict[str, Any]:
@@ -153,34 +142,33 @@ def _search_facts(search: ComparedSearch) -> dict[str, Any]:
     return facts
 
 
-def _pair_rows(result: CompareResult) -> Iterator[tuple[str, ...]]:
+def _pair_rows(pairs: Sequence[CommonLayout]) -> Iterator[tuple[str, ...]]:
     """Layouts that both sides tried, in order of their trials, at most _MAX_PAIRS."""
-    for pair in result.pairs[:_MAX_PAIRS]:
-        found = pair.found
-        ratio = "" if found is None else f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
-        yield pair.layout_key, *_pair_cells(result, pair), ratio
-    if len(result.pairs) > _MAX_PAIRS:
-        yield f"and {len(result.pairs) - _MAX_PAIRS} more, with --json", "", "", ""
+    for pair in pairs[:_MAX_PAIRS]:
+        ratio = "" if pair.ratio is None else f"{pair.ratio:.3f} ({pair.ratio_low:.3f} to {pair.ratio_high:.3f})"
+        yield pair.layout_key, *(_pair_cell(side) for side in (pair.a, pair.b)), ratio
+    if len(pairs) > _MAX_PAIRS:
+        yield f"and {len(pairs) - _MAX_PAIRS} more, with --json", "", "", ""
 
 
-def _pair_cells(result: CompareResult, pair: LayoutPair) -> Iterator[str]:
+def _pair_cell(side: CommonSide) -> str:
     from trials.failure_policy import policy_of
 
-    for side, found in ((result.a, pair.a), (result.b, pair.b)):
-        failure = policy_of(found.reason).label if found.reason else str(found.state)
-        yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else failure
+    if side.tokens_per_sec is not None:
+        return f"{side.tokens_per_sec:,.0f}"
+    return policy_of(side.reason).label if side.reason else str(side.state)
 
 
-def _verdict_lines(result: CompareResult) -> list[str]:
-    if result.found is not None:
-        ratio, low, high = result.found.ratio, result.found.low, result.found.high
-        words = f"{result.verdict}: B is {ratio:.3f}x as fast as A (95 % confidence interval {low:.3f}–{high:.3f})"
-        differ = any(side.best is not None and len(side.best.runs) > 2 for side in (result.a, result.b))
+def _verdict_lines(result: CompareAnswer) -> list[str]:
+    if result.ratio is not None:
+        interval = f"95 % confidence interval {result.ratio_low:.3f}–{result.ratio_high:.3f}"
+        words = f"{result.verdict}: B is {result.ratio:.3f}x as fast as A ({interval})"
+        differ = any(side.runs > 2 for side in (result.a, result.b))
         why = ["that is the ratio of the means over sessions; tokens/s are medians over the runs"] if differ else []
-        return [words, *why, *format_speed(result.found)]
-    if result.obstacles:
+        return [words, *why, *format_speed(result)]
+    if result.not_comparable:
         return [
-            f"not comparable: {', '.join(result.obstacles)} differ",
+            f"not comparable: {', '.join(result.not_comparable)} differ",
             "speeds are compared only for the same model, global batch and hardware; those of two engines not where a"
             " CPU emulates the device of one",
         ]

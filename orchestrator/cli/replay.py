@@ -16,8 +16,8 @@ from orchestrator.lifecycle.signals import StopSignals
 from search_spaces.errors import Problem
 
 if TYPE_CHECKING:
-    from orchestrator.replay.replay import ReplayResult
-    from orchestrator.replay.speed_ratio import Comparison
+    from orchestrator.replay.replay import ReplayAnswer
+    from orchestrator.replay.speed_ratio import Ratios
 
 
 class ReplayLauncher(StrEnum):
@@ -72,18 +72,18 @@ def replay(
     configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
     stop, table = StopSignals(), loaded.recipe.replayed_table
     try:
-        result = run_replay(configured, python, kind, rules, work_dir, stop)
+        answer = run_replay(configured, python, kind, rules, work_dir, stop)
     except KeyboardInterrupt as interrupt:
-        if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
-            log(_format_replay(interrupt.result, table))
+        if isinstance(interrupt, ReplayStopped) and interrupt.answer.ratio is not None:
+            log(_format_replay(interrupt.answer, table))
         problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
         raise Exit(stop.exit_code, problem) from interrupt
     except OSError as error:
         problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
         raise Exit(ExitCode.REFUSED, problem) from error
-    note_replay(loaded, configured, python, result)
-    print_result(result.answer, _format_replay(result, table))
-    exit_with(_REPLAY_EXITS[result.verdict.value])
+    note_replay(loaded, configured, python, answer)
+    print_result(answer, _format_replay(answer, table))
+    exit_with(_REPLAY_EXITS[answer.verdict.value])
 
 
 _REPLAY_EXITS = {
@@ -95,33 +95,31 @@ _REPLAY_EXITS = {
 }
 
 
-def _format_replay(result: ReplayResult, table: str | None) -> str:
+def _format_replay(found: ReplayAnswer, table: str | None) -> str:
     from dashboards.trial_text import describe_flag, describe_replayed_table
 
     known = "recorded" if table is None else "replayed"
-    lines = [f"{result.verdict}: {known} {result.recorded_tokens_per_sec:,.0f} tokens/s in the mean"]
-    found = result.comparison
-    if found is not None and result.measured_tokens_per_sec is not None:
-        with_trainer = "" if result.trainer == "parlay" else f" with {result.trainer}"
+    lines = [f"{found.verdict}: {known} {found.recorded:,.0f} tokens/s in the mean"]
+    if found.measured is not None:
+        with_trainer = "" if found.trainer == "parlay" else f" with {found.trainer}"
         lines[0] += (
-            f", now {result.measured_tokens_per_sec:,.0f}{with_trainer}"
-            f" ({found.ratio:.3f}x as fast, 95 % confidence interval {found.low:.3f}–{found.high:.3f})"
+            f", now {found.measured:,.0f}{with_trainer} ({found.ratio:.3f}x as fast, 95 % confidence interval"
+            f" {found.ratio_low:.3f}–{found.ratio_high:.3f})"
         )
     lines += [] if table is None else [describe_replayed_table(table)]
-    if found is not None:
-        lines += format_speed(found)
-        if len(found.speed.by_session) > 1:
-            lines.append("by session: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_session))
-    lines += [result.detail] if result.detail else []
-    lines += [f"! {describe_flag(flag)}" for flag in result.flags]
-    lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
+    lines += format_speed(found)
+    if len(found.sessions) > 1:
+        lines.append("by session: " + ", ".join(f"{session.ratio:.3f}" for session in found.sessions))
+    lines += [found.detail] if found.detail else []
+    lines += [f"! {describe_flag(flag)}" for flag in found.flags]
+    lines += [f"  {d.field}: recorded {d.recorded}, here {d.here}" for d in found.differences]
     return "\n".join(lines)
 
 
-def format_speed(found: Comparison) -> Iterator[str]:
+def format_speed(found: Ratios) -> Iterator[str]:
     """Speed ratio of the fastest steps, if known."""
-    if found.fast is not None:
+    if found.fast_ratio is not None:
         yield (
-            f"the fastest tenth of the steps: {found.fast.value:.3f}x as fast,"
-            f" 95 % confidence interval {found.fast.low:.3f}–{found.fast.high:.3f}"
+            f"the fastest tenth of the steps: {found.fast_ratio:.3f}x as fast,"
+            f" 95 % confidence interval {found.fast_ratio_low:.3f}–{found.fast_ratio_high:.3f}"
         )

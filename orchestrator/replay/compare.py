@@ -1,4 +1,4 @@
-"""Comparison of two recipes or searches: questions, results and speed ratio. Pure.
+"""Comparison of two recipes or searches: questions, results and speed ratio.
 
 The ratio and its interval are computed as in a replay (docs/recipe.md), so that layouts of different searches follow
 the same rule as a repeated layout. But the question is asked once, not after every session. The throughput of a layout
@@ -7,34 +7,38 @@ is the median of its runs, as in every other view; the ratio is that of means, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec
-from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.read import LoadedRecipe, read_recipe
+from orchestrator.records.lookup import find_search, is_path_without_search
 from orchestrator.records.summary import reason_counts
-from orchestrator.replay.recorded_runs import recorded_runs
-from orchestrator.replay.sessions import Run
+from orchestrator.replay.measured_layout import MeasuredLayout
+from orchestrator.replay.software import FieldPair, field_differences, software_differences
 from orchestrator.replay.speed_ratio import (
     Comparison,
     Confidence,
     Ratios,
     ReplayVerdict,
+    Run,
     compare_runs,
-    fingerprint_differences,
     ratio_fields,
 )
 from search_spaces.engines import is_emulated
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.analysis.ranked_layout import runs_that_count
 from trials.analysis.verdict import TrialCounts, counts_of
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.measurement.run_variance import geometric_median
 from trials.trial import FailureReason, LowerStrEnum, Trial, TrialState
+
+_log = logging.getLogger(__name__)
 
 _HARDWARE_FIELD = "device"
 """The hardware in a fingerprint; its other fields are software, or differ from node to node."""
@@ -62,18 +66,6 @@ _VERDICTS = {
     ReplayVerdict.FASTER: CompareVerdict.FASTER,
     ReplayVerdict.INCONCLUSIVE: CompareVerdict.INCONCLUSIVE,
 }
-
-
-@dataclass(frozen=True)
-class ComparedLayout:
-    """Result of one layout: how it ended and, where measured, its runs."""
-
-    trial: str
-    layout: Layout
-    state: TrialState
-    reason: FailureReason | None = None
-    runs: tuple[Run, ...] = ()
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ToBest(AnswerPart):
@@ -111,14 +103,6 @@ class ComparedSide(AnswerPart):
     """Number of runs."""
     search: ComparedSearch | None
     """Null for a recipe."""
-
-
-class FieldPair(AnswerPart):
-    """A field with its value on both sides."""
-
-    field: str
-    a: Any
-    b: Any
 
 
 class CommonSide(AnswerPart):
@@ -168,9 +152,9 @@ class ComparisonSide:
     name: str
     folder: str
     question: Mapping[str, Any]
-    best: ComparedLayout | None
+    best: MeasuredLayout | None
     tokens_per_step: int
-    layouts: Mapping[str, ComparedLayout] = field(default_factory=dict)
+    layouts: Mapping[str, MeasuredLayout] = field(default_factory=dict)
     search: ComparedSearch | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
@@ -192,72 +176,41 @@ class ComparisonSide:
             search=self.search,
         )
 
-    def measurement(self, found: ComparedLayout) -> CommonSide:
+    def measurement(self, found: MeasuredLayout) -> CommonSide:
         """Measurement of a layout that both sides tried."""
         speed = self.tokens_per_sec(found.runs) if found.runs else None
         return CommonSide(trial=found.trial, state=found.state, reason=found.reason, tokens_per_sec=speed)
 
 
 @dataclass(frozen=True)
-class LayoutPair:
-    """A layout that both searches tried; `found` is None unless both measured it."""
-
-    layout_key: str
-    a: ComparedLayout
-    b: ComparedLayout
-    found: Comparison | None
-
-
-@dataclass(frozen=True)
 class CompareResult:
-    """Differences, and the speed of B relative to A.
+    """The answer, and the comparison behind its ratio; None without one, for the reason that the answer says."""
 
-    `found` is None if that cannot be computed; `obstacles` and `detail` say why.
-    """
-
-    a: ComparisonSide
-    b: ComparisonSide
-    question: tuple[Mapping[str, Any], ...]
-    layout: tuple[Mapping[str, Any], ...]
-    software: tuple[Mapping[str, Any], ...]
-    obstacles: tuple[str, ...]
-    detail: str | None
+    answer: CompareAnswer
     found: Comparison | None
-    pairs: tuple[LayoutPair, ...]
 
     @property
     def verdict(self) -> CompareVerdict:
-        return CompareVerdict.NOT_COMPARABLE if self.found is None else _VERDICTS[self.found.verdict]
+        return self.answer.verdict
 
-    @property
-    def answer(self) -> CompareAnswer:
-        return CompareAnswer(
-            verdict=self.verdict,
-            **ratio_fields(self.found),
-            not_comparable=list(self.obstacles),
-            detail=self.detail,
-            a=self.a.answer,
-            b=self.b.answer,
-            question=[FieldPair(**row) for row in self.question],
-            layout=[FieldPair(**row) for row in self.layout],
-            software=[FieldPair(**row) for row in self.software],
-            common=[self._common(pair) for pair in self.pairs],
-        )
 
-    def _common(self, pair: LayoutPair) -> CommonLayout:
-        return CommonLayout(
-            layout_key=pair.layout_key,
-            a=self.a.measurement(pair.a),
-            b=self.b.measurement(pair.b),
-            verdict=None if pair.found is None else _VERDICTS[pair.found.verdict],
-            **ratio_fields(pair.found),
-        )
+def find_side(given: str, ledger: str | None, force: bool) -> ComparisonSide:
+    """Find one side: a search by id or folder, else a recipe by folder or file.
+
+    With `force`, an edited recipe is read too.
+    """
+    if not is_path_without_search(given):
+        found = find_search(given, ledger)
+        return side_of_search(found.record, found.spec, str(found.folder.path))
+    loaded = read_recipe(Path(given), force)
+    if loaded.banner:
+        _log.warning(loaded.banner)
+    return side_of_recipe(loaded)
 
 
 def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
     """The side of a recipe; InputError if its evidence names no run."""
-    recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
-    best = ComparedLayout(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
+    recipe, best = loaded.recipe, MeasuredLayout.of_recipe(loaded)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
     objectives = recipe.pareto[0].values if recipe.pareto else [recipe.objective]  # those of the best layout
     question |= {"objective": ", ".join(objectives), _ROUTING: recipe.routing}
@@ -268,9 +221,8 @@ def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
 def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> ComparisonSide:
     """The side of a search as it is, with the best layout by its own objective."""
     ranking = spec.ranking_of(search.trials)
-    layouts = {
-        key: _ended_layout(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)
-    }
+    ended = [(key, trials) for key, trials in _by_layout(search) if any(trial.state.is_ended for trial in trials)]
+    layouts = {key: MeasuredLayout.of_trials(trials) for key, trials in ended}
     best = None if ranking.best is None else layouts[ranking.best.layout.key]
     question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})
     question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
@@ -290,33 +242,39 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Compa
 
 def compare_sides(a: ComparisonSide, b: ComparisonSide, margin: float) -> CompareResult:
     """Compare B with A. Speeds are compared if model, global batch and hardware agree."""
-    question = tuple(_differences(a.question, b.question))
-    seen = () if a.best is None or b.best is None else software_rows(a.best.fingerprint, b.best.fingerprint)
-    software = tuple(row for row in seen if row["field"] != _HARDWARE_FIELD)
-    devices = [row for row in seen if row["field"] == _HARDWARE_FIELD and None not in (row["a"], row["b"])]
-    engines = list(_emulated_engines(a, b))
-    obstacles = tuple(row["field"] for row in (*question, *devices, *engines) if _is_obstacle(row["field"]))
-    found: Comparison | None = None
-    detail: str | None = None
-    layout: tuple[Mapping[str, Any], ...] = ()
-    if a.best is None or b.best is None:
-        detail = " and ".join(f"{side.name} has found no best layout" for side in (a, b) if side.best is None)
-    else:
-        layout = tuple(_differences(a.best.layout.to_json(), b.best.layout.to_json()))
-        found = None if obstacles else _speed_ratio(a.best, b.best, margin)
-    pairs = () if obstacles else tuple(_pairs(a, b, margin))
-    asked = (*question, *devices, *engines)
-    return CompareResult(a, b, asked, layout, software, obstacles, detail, found, pairs)
+    layout: list[FieldPair] = []
+    seen: list[FieldPair] = []
+    if a.best is not None and b.best is not None:
+        layout = list(field_differences(a.best.layout.to_json(), b.best.layout.to_json()))
+        seen = software_differences(a.best.fingerprint, b.best.fingerprint)
+    devices = [pair for pair in seen if pair.field == _HARDWARE_FIELD and None not in (pair.a, pair.b)]
+    question = [*field_differences(a.question, b.question), *devices, *_emulated_engines(a, b)]
+    obstacles = [pair.field for pair in question if _is_obstacle(pair.field)]
+    without = [f"{side.name} has found no best layout" for side in (a, b) if side.best is None]
+    found = None if obstacles else _speed_ratio(a.best, b.best, margin)
+    answer = CompareAnswer(
+        verdict=CompareVerdict.NOT_COMPARABLE if found is None else _VERDICTS[found.verdict],
+        **ratio_fields(found),
+        not_comparable=obstacles,
+        detail=" and ".join(without) or None,
+        a=a.answer,
+        b=b.answer,
+        question=question,
+        layout=layout,
+        software=[pair for pair in seen if pair.field != _HARDWARE_FIELD],
+        common=[] if obstacles else list(_common_layouts(a, b, margin)),
+    )
+    return CompareResult(answer, found)
 
 
-def _emulated_engines(a: ComparisonSide, b: ComparisonSide) -> Iterator[dict[str, Any]]:
-    """Row of the best layouts' engines if they differ, and one of them ran on an emulated device."""
+def _emulated_engines(a: ComparisonSide, b: ComparisonSide) -> Iterator[FieldPair]:
+    """The best layouts' engines if they differ, and one of them ran on an emulated device."""
     if a.best is None or b.best is None:
         return
     engines = [side.best.layout.engine for side in (a, b) if side.best is not None]
     on = [side.question["cluster.accelerator"] for side in (a, b)]
     if engines[0] != engines[1] and any(map(is_emulated, engines, on)):
-        yield {"field": _EMULATED_ENGINE, "a": engines[0], "b": engines[1]}
+        yield FieldPair(field=_EMULATED_ENGINE, a=engines[0], b=engines[1])
 
 
 def _question(
@@ -339,60 +297,23 @@ def _is_obstacle(name: str) -> bool:
     return name.startswith(("model.", "cluster.")) or name in others
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows for names whose values differ; None for a missing one."""
-    for name in {**a, **b}:
-        if a.get(name) != b.get(name):
-            yield {"field": name, "a": a.get(name), "b": b.get(name)}
-
-
-def software_rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the fields in which two fingerprints differ, those that are most likely to matter first; without the
-    command, which follows from layout and trainer section."""
-    rows = fingerprint_differences(a, b)
-    found = [
-        {"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows if row["field"] != "command"
-    ]
-    return sorted(found, key=lambda row: _relevance(row["field"]))
-
-
-_MOST_RELEVANT = (
-    *(
-        "device",
-        "scripts",
-        "script_modified",
-        "script_python_files",
-        "script_commit",
-        "torch",
-        "cuda",
-        "nccl",
-        "transformer_engine",
-        "megatron_core",
-        "megatron_layers",
-    ),
-    *("deepspeed", "torchtitan", "torchao", "accelerate", "transformers", "gpu_driver", "python"),
-)
-_LEAST_RELEVANT = ("cpus", "kernel", "executable", "host", "hosts", "slow_hosts")
-
-
-def _relevance(name: str) -> int:
-    """Place of a field, or of its object; environment variables and fields of no known place lie between the lists."""
-    name = name.partition(".")[0]
-    if name in _MOST_RELEVANT:
-        return _MOST_RELEVANT.index(name)
-    others = len(_MOST_RELEVANT)
-    return others + 1 + _LEAST_RELEVANT.index(name) if name in _LEAST_RELEVANT else others
-
-
-def _pairs(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[LayoutPair]:
+def _common_layouts(a: ComparisonSide, b: ComparisonSide, margin: float) -> Iterator[CommonLayout]:
     for key, one in a.layouts.items():
-        other = b.layouts.get(key)
-        if other is not None:
-            both = one.runs and other.runs
-            yield LayoutPair(key, one, other, _speed_ratio(one, other, margin) if both else None)
+        if (other := b.layouts.get(key)) is not None:
+            found = _speed_ratio(one, other, margin)
+            yield CommonLayout(
+                layout_key=key,
+                a=a.measurement(one),
+                b=b.measurement(other),
+                verdict=None if found is None else _VERDICTS[found.verdict],
+                **ratio_fields(found),
+            )
 
 
-def _speed_ratio(a: ComparedLayout, b: ComparedLayout, margin: float) -> Comparison:
+def _speed_ratio(a: MeasuredLayout | None, b: MeasuredLayout | None, margin: float) -> Comparison | None:
+    """Comparison of two layouts; None unless both were measured."""
+    if a is None or b is None or not (a.runs and b.runs):
+        return None
     return compare_runs(a.runs, b.runs, margin, Confidence.SINGLE_TEST)
 
 
@@ -403,28 +324,7 @@ def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:
     yield from groups.items()
 
 
-def _ended_layout(trials: list[Trial]) -> ComparedLayout:
-    """Result of a layout's trials: the runs that count if it was measured, else the last trial."""
-    measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
-    if not measured:
-        last = [trial for trial in trials if trial.state.is_ended][-1]
-        return ComparedLayout(last.trial, last.layout, last.state, last.reason)
-    runs = runs_that_count(measured)
-    outcome = runs[0].last_attempt and runs[0].last_attempt.outcome
-    fingerprint = outcome.fingerprint if outcome else {}
-    return ComparedLayout(runs[0].trial, runs[0].layout, TrialState.MEASURED, None, _runs(runs), fingerprint)
-
-
-def _runs(trials: Iterable[Trial]) -> tuple[Run, ...]:
-    attempts = [trial.last_attempt for trial in trials if trial.last_attempt is not None]
-    return tuple(
-        Run.of(a.outcome.metrics, a.outcome.step_times_s, a.started_at, a.outcome.flags)
-        for a in attempts
-        if a.outcome is not None and a.outcome.metrics is not None
-    )
-
-
-def _cost_to_best(search: SearchRecord, best: ComparedLayout) -> ToBest:
+def _cost_to_best(search: SearchRecord, best: MeasuredLayout) -> ToBest:
     """Cost until the best layout's first run had ended: ended trials, node-hours, and seconds since the search's
     creation."""
     last = search.trial(best.trial).last_attempt

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.recipe.build import parlay_trainer_only
 from orchestrator.recipe.exports import TITLES, Export, ExportStatus, exports
@@ -13,29 +11,29 @@ from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.recipe import Recipe, recipe_yaml
 from orchestrator.recipe.render import readme
 from orchestrator.recipe.write import rewrite_files
-from orchestrator.replay.replay import ReplayResult
+from orchestrator.replay.replay import ReplayAnswer
 from search_spaces.errors import InputError
 from trials.trial import Flag, TrialSpec, utc_text
 
 _log = logging.getLogger(__name__)
 
-_FOUND = ("verdict", "ratio", "ratio_low", "ratio_high")
+_FOUND = {"verdict", "ratio", "ratio_low", "ratio_high"}
 _DEVICE = "device"
 
 
-def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult) -> None:
+def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: ReplayAnswer) -> None:
     """Record the result of another trainer in the recipe; a failure to write is only logged."""
     try:
-        if write_note(recorded, ran, python, result.answer.plain(), utc_text()):
-            _log.info(f"{recorded.folder} now records the throughput of the layout with {result.trainer}")
+        if write_note(recorded, ran, python, answer, utc_text()):
+            _log.info(f"{recorded.folder} now records the throughput of the layout with {answer.trainer}")
     except OSError as error:
-        _log.warning(f"the throughput with {result.trainer} could not be recorded in the recipe: {error}")
+        _log.warning(f"the throughput with {answer.trainer} could not be recorded in the recipe: {error}")
 
 
-def write_note(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> bool:
-    """Record in the recipe that the other trainer of `ran` ran its layout, with the replay's result `answer` at `at`.
+def write_note(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: ReplayAnswer, at: str) -> bool:
+    """Record in the recipe that the other trainer of `ran` ran its layout,at `at`, by the replay's `answer`.
 
-    `recorded` is the recipe at the start of the replay, `answer` the object of `parlay replay --json`. Returns False
+    `recorded` is the recipe at the start of the replay, `answer` that of the replay. Returns False
     and writes nothing if the recipe was edited, removed or replaced, if the runs failed, were on another device or did
     not verify the layout, or if the trainer has no export. OSError if the folder cannot be written.
     """
@@ -67,15 +65,15 @@ def with_export(recipe: Recipe, export: Export) -> Recipe:
     return replace(recipe, exports=tuple(kept), caveats=tuple(caveats))
 
 
-def _export(ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> Export | None:
+def _export(ran: LoadedRecipe, python: str, answer: ReplayAnswer, at: str) -> Export | None:
     """The other trainer's export with the measured script, arguments and template; None if there is none to record."""
-    elsewhere = any(difference["field"] == _DEVICE for difference in answer["differences"])
-    if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.UNPROVEN in answer["flags"]:
+    elsewhere = any(difference.field == _DEVICE for difference in answer.differences)
+    if ran.trainer is None or answer.detail is not None or elsewhere or Flag.UNPROVEN in answer.flags:
         return None
     made = _export_of(ran.spec(), python)
     if made is None or made.trainer not in {old["trainer"] for old in ran.recipe.exports}:
         return None
-    found = {"at": at, "tokens_per_sec": answer["measured"], **{name: answer[name] for name in _FOUND}}
+    found = {"at": at, "tokens_per_sec": answer.measured, **answer.model_dump(mode="json", include=_FOUND)}
     return replace(made, replayed=found)
 
 

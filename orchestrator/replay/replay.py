@@ -14,17 +14,20 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local.launcher import visible_devices
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
+from orchestrator.replay.measured_layout import recorded_runs, runs_of, start_of
 from orchestrator.replay.other_trainer import other_trainer_error
-from orchestrator.replay.recorded_runs import _started_s, recorded_runs
 from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
-from orchestrator.replay.sessions import SESSION_S, Run, by_session, step_time_of
+from orchestrator.replay.software import fingerprint_differences
 from orchestrator.replay.speed_ratio import (
+    SESSION_S,
     Comparison,
     Ratios,
     ReplayVerdict,
+    Run,
+    by_session,
     compare_runs,
-    fingerprint_differences,
     ratio_fields,
+    step_time_of,
 )
 from orchestrator.search.attempt_factory import AttemptFactory
 from search_spaces.errors import ExternalError, InputError
@@ -106,72 +109,23 @@ class ReplayAnswer(Ratios, Answer):
     """Reason why it is impossible or ended early."""
 
 
-@dataclass(frozen=True)
-class ReplayResult:
-    """Result of a replay with `trainer`.
-
-    `comparison` covers the measured runs, None without any; `detail` says why the replay could not be run to its end.
-    `differences` are fingerprint fields that differ, as {field, recorded, here}; `flags` are those of any run.
-    Throughputs are tokens per second, from the mean step time over sessions and their runs.
-    """
-
-    verdict: ReplayVerdict
-    trainer: str
-    recorded_tokens_per_sec: float
-    measured_tokens_per_sec: float | None = None
-    comparison: Comparison | None = None
-    differences: tuple[Mapping[str, Any], ...] = ()
-    flags: tuple[Flag, ...] = ()
-    detail: str | None = None
-    runs: tuple[Run, ...] = ()
-
-    @property
-    def answer(self) -> ReplayAnswer:
-        return ReplayAnswer(
-            verdict=self.verdict,
-            trainer=self.trainer,
-            recorded=self.recorded_tokens_per_sec,
-            measured=self.measured_tokens_per_sec,
-            **ratio_fields(self.comparison),
-            sessions=list(self._sessions()),
-            differences=[Difference(**row) for row in self.differences],
-            flags=list(self.flags),
-            detail=self.detail,
-        )
-
-    def _sessions(self) -> Iterator[ReplaySession]:
-        if self.comparison is None:
-            return
-        speed, fast = self.comparison.speed, self.comparison.fast
-        for number, session in enumerate(by_session(self.runs)):
-            yield ReplaySession(
-                started_at=None if session.started_s is None else utc_text(session.started_s),
-                runs=len(session.runs),
-                ratio=speed.by_session[number],
-                fast_ratio=None if fast is None else fast.by_session[number],
-            )
-
-
 class ReplayStopped(KeyboardInterrupt):
-    """A replay was stopped; `result` holds the runs so far and is inconclusive."""
+    """A replay was stopped; `answer` covers the runs so far and is inconclusive."""
 
-    def __init__(self, result: ReplayResult):
+    def __init__(self, answer: ReplayAnswer):
         super().__init__("the replay was stopped before it had a verdict")
-        self.result = replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail="stopped before it had a verdict")
+        self.answer = _inconclusive(answer, "stopped before it had a verdict")
 
 
-def impossible_result(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | None:
-    """The result for a layout that cannot be measured here; None if it can, as far as is known before a run.
+def impossible_replay(loaded: LoadedRecipe, here: Cluster | None) -> ReplayAnswer | None:
+    """The answer for a layout that cannot be measured here; None if it can, as far as is known before a run.
 
     `here` is the available hardware, None if unknown. InputError as `recorded_runs`.
     """
-    recorded = recorded_runs(loaded)
+    asked = _Replay(loaded, recorded_runs(loaded), ReplayRules())
     why = None if here is None else cluster_mismatch_reason(loaded.recipe.cluster, here)
     why = why or other_trainer_error(loaded) or dataset_error(loaded.spec())
-    if why is None:
-        return None
-    before = _tokens_per_sec(loaded, recorded)
-    return ReplayResult(ReplayVerdict.IMPOSSIBLE, _trainer_of(loaded), before, detail=why)
+    return None if why is None else asked.answer(ReplayVerdict.IMPOSSIBLE, detail=why)
 
 
 def replay(
@@ -182,63 +136,137 @@ def replay(
     python: str,
     rules: ReplayRules = ReplayRules(),
     callbacks: ReplayCallbacks | None = None,
-) -> ReplayResult:
+) -> ReplayAnswer:
     """Measure the recipe's layout again and compare; repeat in further sessions until the result is clear.
 
-    Call it only where `impossible_result` returns None. `folder` is new; its name is the id the attempts run under. A
+    Call it only where `impossible_replay` returns None. `folder` is new; its name is the id the attempts run under. A
     run that cannot be launched or measured ends the replay with the runs before it; without any the launcher's
     ExternalError is raised. On an interrupt, or when `callbacks` request a stop, the run in flight is cancelled, one
     that may still run is noted, and ReplayStopped is raised.
     """
-    recorded = recorded_runs(loaded)
+    asked = _Replay(loaded, recorded_runs(loaded), rules)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, callbacks or ReplayCallbacks())
     try:
-        return _measure_sessions(loaded, recorded, runs, rules)
+        return _measure_sessions(asked, runs)
     except KeyboardInterrupt as interrupt:
-        raise ReplayStopped(_result(loaded, recorded, runs.results, rules)) from interrupt
+        raise ReplayStopped(asked.answer_of(runs.results)) from interrupt
     except ExternalError as refusal:
         if not runs.results:
             raise
-        result = _result(loaded, recorded, runs.results, rules)
-        return replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail=str(refusal))
+        return _inconclusive(asked.answer_of(runs.results), str(refusal))
 
 
-def _measure_sessions(
-    loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules
-) -> ReplayResult:
+@dataclass(frozen=True)
+class _Replay:
+    """A replay that was asked for: the recipe, the runs that it records, and the rules."""
+
+    loaded: LoadedRecipe
+    recorded: Sequence[Run]
+    rules: ReplayRules
+
+    def answer_of(self, results: Sequence[AttemptResult]) -> ReplayAnswer:
+        """The answer after these runs. A failed run is the last one, and makes the others inconclusive."""
+        outcomes = [v.outcome for v in results if v.state is TrialState.MEASURED and v.outcome is not None]
+        failed = next((v for v in results if v.state is not TrialState.MEASURED), None)
+        found = self._compared(outcomes)
+        if failed is None:
+            return found
+        update = {"verdict": _verdict_on_failure(failed), "detail": f"{failed.reason}: {failed.excerpt}"}
+        return found.model_copy(update=update)
+
+    def _compared(self, outcomes: Sequence[Outcome]) -> ReplayAnswer:
+        """The measured runs beside the recorded ones; inconclusive without any, impossible for another program."""
+        if not outcomes:
+            return self.answer(ReplayVerdict.INCONCLUSIVE)
+        if (change := self.program_change(outcomes[-1])) is not None:
+            why = f"it is another program than the recorded one: {change}"
+            return self.answer(ReplayVerdict.IMPOSSIBLE, outcomes, detail=why)
+        runs = runs_of((outcome, start_of(outcome.started_at)) for outcome in outcomes)
+        found = compare_runs(self.recorded, runs, self.rules.margin)
+        return self.answer(found.verdict, outcomes, runs, found)
+
+    def answer(
+        self,
+        verdict: ReplayVerdict,
+        outcomes: Sequence[Outcome] = (),
+        runs: Sequence[Run] = (),
+        found: Comparison | None = None,
+        detail: str | None = None,
+    ) -> ReplayAnswer:
+        seen = fingerprint_differences(self.loaded.recipe.fingerprint, outcomes[-1].fingerprint) if outcomes else ()
+        return ReplayAnswer(
+            verdict=verdict,
+            trainer=str(self.loaded.spec().trainer["kind"]),
+            recorded=self._tokens_per_sec(self.recorded),
+            measured=self._tokens_per_sec(runs) if runs else None,
+            **ratio_fields(found),
+            sessions=[] if found is None else list(_sessions(runs, found)),
+            differences=[Difference(field=pair.field, recorded=pair.a, here=pair.b) for pair in seen],
+            flags=list(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags)),
+            detail=detail,
+        )
+
+    def program_change(self, outcome: Outcome | None) -> str | None:
+        """Difference between the recorded program and this run's; None with another trainer, whose program is its
+        own."""
+        if outcome is None or self.loaded.trainer is not None:
+            return None
+        return program_change(self.loaded.recipe.fingerprint, outcome.fingerprint)
+
+    def _tokens_per_sec(self, runs: Sequence[Run]) -> float:
+        """Throughput by the mean step time that verdicts use, so that ratios of throughput and of step time agree."""
+        return self.loaded.recipe.batch["tokens_per_step"] / step_time_of(by_session(runs))
+
+
+def _sessions(runs: Sequence[Run], found: Comparison) -> Iterator[ReplaySession]:
+    for number, session in enumerate(by_session(runs)):
+        yield ReplaySession(
+            started_at=None if session.started_s is None else utc_text(session.started_s),
+            runs=len(session.runs),
+            ratio=found.speed.by_session[number],
+            fast_ratio=None if found.fast is None else found.fast.by_session[number],
+        )
+
+
+def _inconclusive(answer: ReplayAnswer, detail: str) -> ReplayAnswer:
+    return answer.model_copy(update={"verdict": ReplayVerdict.INCONCLUSIVE, "detail": detail})
+
+
+def _measure_sessions(asked: _Replay, runs: ReplayRuns) -> ReplayAnswer:
     """Measure session after session, until there is a verdict or the last session is over."""
+    rules = asked.rules
     for number in range(1, rules.sessions + 1):
         with runs.session():
-            _measure_at_session(loaded, runs, rules.repeats)
-        result = _result(loaded, recorded, runs.results, rules)
-        if result.comparison is None or number == rules.sessions or _is_settled(result, number):
+            _measure_at_session(asked, runs)
+        answer = asked.answer_of(runs.results)
+        if answer.ratio is None or number == rules.sessions or _is_settled(answer, number):
             break
-        runs.pause(rules.session_interval_s, _repeat_reason(result.comparison, rules))
-    return result
+        runs.pause(rules.session_interval_s, _repeat_reason(answer, rules))
+    return answer
 
 
-def _measure_at_session(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
+def _measure_at_session(asked: _Replay, runs: ReplayRuns) -> None:
     """Measure the runs of one session; a failed run is the last, and one of another program."""
-    for _ in range(repeats):
-        trial = Trial(f"t{len(runs.results) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
+    for _ in range(asked.rules.repeats):
+        trial = Trial(f"t{len(runs.results) + 1:04d}", asked.loaded.recipe.layout, TrialKind.REPLAY)
         result = runs.measure(trial)
-        if result.state is not TrialState.MEASURED or _program_change(loaded, result.outcome) is not None:
+        if result.state is not TrialState.MEASURED or asked.program_change(result.outcome) is not None:
             return
 
 
-def _is_settled(found: ReplayResult, sessions: int) -> bool:
+def _is_settled(found: ReplayAnswer, sessions: int) -> bool:
     """True if no further session is needed."""
     if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
         return True
     return found.verdict is not ReplayVerdict.INCONCLUSIVE and sessions >= MIN_SESSIONS
 
 
-def _repeat_reason(found: Comparison, rules: ReplayRules) -> str:
+def _repeat_reason(found: ReplayAnswer, rules: ReplayRules) -> str:
     return (
-        f"{found.ratio:.3f} times as fast (95 % interval {found.low:.3f} to {found.high:.3f}), which may be a temporary"
-        f" effect: measuring again in {format_duration(rules.session_interval_s)}"
+        f"{found.ratio:.3f} times as fast (95 % interval {found.ratio_low:.3f} to {found.ratio_high:.3f}), which may be"
+        f" a temporary effect: measuring again in {format_duration(rules.session_interval_s)}"
     )
 
 
@@ -302,56 +330,10 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> Attempt
     )
 
 
-def _result(
-    loaded: LoadedRecipe, recorded: Sequence[Run], results: Sequence[AttemptResult], rules: ReplayRules
-) -> ReplayResult:
-    """Result of all runs so far. A failed run is the last one, and makes the others inconclusive."""
-    outcomes = [v.outcome for v in results if v.state is TrialState.MEASURED and v.outcome is not None]
-    failed = next((v for v in results if v.state is not TrialState.MEASURED), None)
-    found = _compare_measured(loaded, recorded, outcomes, rules)
-    if failed is None:
-        return found
-    return replace(found, verdict=_verdict_on_failure(failed), detail=f"{failed.reason}: {failed.excerpt}")
-
-
-def _compare_measured(
-    loaded: LoadedRecipe, recorded: Sequence[Run], outcomes: Sequence[Outcome], rules: ReplayRules
-) -> ReplayResult:
-    """Compare the measured runs with the recorded ones; inconclusive without any, impossible for another program."""
-    before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
-    if not outcomes:
-        return ReplayResult(ReplayVerdict.INCONCLUSIVE, trainer, before)
-    differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[-1].fingerprint))
-    flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))
-    if (change := _program_change(loaded, outcomes[-1])) is not None:
-        why = f"it is another program than the recorded one: {change}"
-        return ReplayResult(ReplayVerdict.IMPOSSIBLE, trainer, before, None, None, differences, flags, why)
-    runs = tuple(Run.of(o.metrics, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes if o.metrics)
-    found = compare_runs(recorded, runs, rules.margin)
-    now = _tokens_per_sec(loaded, runs)
-    return ReplayResult(found.verdict, trainer, before, now, found, differences, flags, runs=runs)
-
-
-def _program_change(loaded: LoadedRecipe, outcome: Outcome | None) -> str | None:
-    """Difference between the recorded program and this run's; None with another trainer, whose program is its own."""
-    if outcome is None or loaded.trainer is not None:
-        return None
-    return program_change(loaded.recipe.fingerprint, outcome.fingerprint)
-
-
-def _trainer_of(loaded: LoadedRecipe) -> str:
-    return str(loaded.spec().trainer["kind"])
-
-
 def _verdict_on_failure(failed: AttemptResult) -> ReplayVerdict:
     """Impossible for a layout that no longer fits; any other failure says nothing about its speed."""
     cannot_run = policy_of(failed.reason).cause is Cause.LAYOUT
     return ReplayVerdict.IMPOSSIBLE if cannot_run else ReplayVerdict.INCONCLUSIVE
-
-
-def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
-    """Throughput by the mean step time that verdicts use, so that ratios of throughput and of step time agree."""
-    return loaded.recipe.batch["tokens_per_step"] / step_time_of(by_session(runs))
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

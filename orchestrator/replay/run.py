@@ -22,18 +22,17 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.lifecycle.signals import StopSignals
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
-from orchestrator.replay.machine_lock import MachineLock, NullLock, home_error
 from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from orchestrator.replay.replay import (
-    ReplayResult,
+    ReplayAnswer,
     ReplayRules,
     ReplayStopped,
-    impossible_result,
+    impossible_replay,
     launcher_section,
     replay,
     this_machine,
 )
-from orchestrator.replay.runs import ReplayCallbacks
+from orchestrator.replay.runs import MachineLock, NullLock, ReplayCallbacks, home_error
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore
@@ -99,7 +98,7 @@ def run_replay(
     rules: ReplayRules,
     work_dir: Path,
     stop: StopSignals,
-) -> ReplayResult:
+) -> ReplayAnswer:
     """Measure in a new folder of `work_dir`, with the launcher of this kind or the one of the search.
 
     `ray` falls back to plain processes as in a search. Raises KeyboardInterrupt when `stop` is requested, and
@@ -112,7 +111,7 @@ def run_replay(
         section = with_server_memory(section)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
-    if (answer := impossible_result(loaded, here)) is not None:
+    if (answer := impossible_replay(loaded, here)) is not None:
         return answer
     if is_here:
         _require_packages(loaded, python)
@@ -127,12 +126,12 @@ def run_replay(
         stack.enter_context(closing(launcher))
         _log.info(remark or f"measuring {plural(rules.repeats, 'time')} in {folder.path}")
         try:
-            result = replay(loaded, launcher, folder, python=python, rules=rules, callbacks=callbacks)
+            answer = replay(loaded, launcher, folder, python=python, rules=rules, callbacks=callbacks)
         except ReplayStopped as stopped:
-            _write_interrupted_result(folder, stopped.result)
+            _write_interrupted_result(folder, stopped.answer)
             raise
-        _write_result(folder, result)
-        return result
+        _write_result(folder, answer)
+        return answer
 
 
 def _require_packages(loaded: LoadedRecipe, python: str) -> None:
@@ -154,15 +153,15 @@ def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str
         raise home_error(home_folder(), error) from error
 
 
-def _write_interrupted_result(folder: SearchFolder, result: ReplayResult) -> None:
+def _write_interrupted_result(folder: SearchFolder, answer: ReplayAnswer) -> None:
     """Write the result so far of an interrupted replay; a failure to write is only noted."""
     try:
-        _log.info(f"the result so far is in {_write_result(folder, result)}")
+        _log.info(f"the result so far is in {_write_result(folder, answer)}")
     except OSError as error:
         _log.warning(f"the result so far could not be written: {error}")
 
 
-def _write_result(folder: SearchFolder, result: ReplayResult) -> Path:
+def _write_result(folder: SearchFolder, answer: ReplayAnswer) -> Path:
     file = folder.path / "replay.json"
-    write_json(file, result.answer.plain())
+    write_json(file, answer.plain())
     return file

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from orchestrator.config.answer import Answer, AnswerPart
 from orchestrator.config.spec import SearchSpec
-from orchestrator.replay.compare import FieldPair, software_rows
+from orchestrator.replay.software import FieldPair, software_differences
 from search_spaces.layouts.settings import IMAGE
 from trials.analysis.ranked_layout import RankedLayout, ranked_layouts
 from trials.analysis.ranking import in_objective_unit, speed_of
@@ -69,41 +68,8 @@ class ExperimentAnswer(Answer):
     """Fields of the fingerprint that differ, the most relevant first."""
 
 
-@dataclass(frozen=True)
-class ComparedStacks:
-    """A layout of an experiment: its measurements with the search's own software and with the other one."""
-
-    layout_key: str
-    own: RankedLayout | None
-    other: RankedLayout | None
-    ratio: PairedRatio | None
-
-    @property
-    def verdict(self) -> StackVerdict:
-        if self.ratio is None:
-            return StackVerdict.NOT_MEASURED
-        if self.ratio.low > 1:
-            return StackVerdict.FASTER
-        return StackVerdict.SLOWER if self.ratio.high < 1 else StackVerdict.UNDECIDED
-
-
-@dataclass(frozen=True)
-class StackComparison:
-    """Result of an experiment so far. `against` is the other software; `software` are the differences, as rows of
-    field, a and b, the most relevant first."""
-
-    against: str
-    layouts: tuple[ComparedStacks, ...]
-    software: tuple[Mapping[str, Any], ...]
-
-    def answer(self, search_id: str, spec: SearchSpec) -> ExperimentAnswer:
-        layouts = [_stack_layout(layout, spec) for layout in self.layouts]
-        software = [FieldPair(**row) for row in self.software]
-        return ExperimentAnswer(search_id=search_id, against=self.against, layouts=layouts, software=software)
-
-
-def stack_comparison(search: SearchRecord, spec: SearchSpec) -> StackComparison | None:
-    """The comparison by this record; None for a search that is no experiment."""
+def stack_comparison(search: SearchRecord, spec: SearchSpec) -> ExperimentAnswer | None:
+    """The comparison by this record so far; None for a search that is no experiment."""
     against = spec.search.against
     if against is None:
         return None
@@ -112,27 +78,23 @@ def stack_comparison(search: SearchRecord, spec: SearchSpec) -> StackComparison 
     }
     for layout in ranked_layouts(search.trials, spec.global_batch_size):
         sides.setdefault(layout.layout.with_software({}).key, {})[bool(layout.layout.of_trial.software)] = layout
-    found = tuple(_compared(key, both, spec) for key, both in sides.items())
-    return StackComparison(against, found, _software(found, spec))
+    return ExperimentAnswer(
+        search_id=search.search_id,
+        against=against,
+        layouts=[_stack_layout(key, both.get(False), both.get(True), spec) for key, both in sides.items()],
+        software=_software(sides.values(), spec),
+    )
 
 
-def _compared(key: str, both: Mapping[bool, RankedLayout], spec: SearchSpec) -> ComparedStacks:
-    own, other = both.get(False), both.get(True)
-    ratio = None
-    if own is not None and other is not None:
-        ratio = paired_ratio(paired_runs(own, other, spec.objective))
-    return ComparedStacks(key, own, other, ratio)
-
-
-def _software(layouts: tuple[ComparedStacks, ...], spec: SearchSpec) -> tuple[Mapping[str, Any], ...]:
+def _software(sides: Iterable[Mapping[bool, RankedLayout]], spec: SearchSpec) -> list[FieldPair]:
     """Differences of the first layout that was measured with both."""
     container = spec.launcher.slurm.container
-    for layout in layouts:
-        if layout.own is not None and layout.other is not None:
-            image = layout.other.layout.of_trial.software.get(IMAGE)
-            images = [] if image is None or container is None else [{"field": IMAGE, "a": container.image, "b": image}]
-            return (*images, *software_rows(_fingerprint(layout.own), _fingerprint(layout.other)))
-    return ()
+    for both in sides:
+        if len(both) == 2:
+            image = both[True].layout.of_trial.software.get(IMAGE)
+            images = [FieldPair(field=IMAGE, a=container.image, b=image)] if image and container else []
+            return [*images, *software_differences(_fingerprint(both[False]), _fingerprint(both[True]))]
+    return []
 
 
 def _fingerprint(layout: RankedLayout) -> Mapping[str, Any]:
@@ -140,19 +102,29 @@ def _fingerprint(layout: RankedLayout) -> Mapping[str, Any]:
     return last.outcome.fingerprint if last and last.outcome else {}
 
 
-def _stack_layout(compared: ComparedStacks, spec: SearchSpec) -> StackLayout:
-    ratio, sides = compared.ratio, (compared.own, compared.other)
-    a, b = (None if side is None else _stack_side(side, spec) for side in sides)
+def _stack_layout(key: str, own: RankedLayout | None, other: RankedLayout | None, spec: SearchSpec) -> StackLayout:
+    ratio = None
+    if own is not None and other is not None:
+        ratio = paired_ratio(paired_runs(own, other, spec.objective))
+    a, b = (None if side is None else _stack_side(side, spec) for side in (own, other))
     return StackLayout(
-        layout_key=compared.layout_key,
+        layout_key=key,
         a=a,
         b=b,
         ratio=None if ratio is None else ratio.value,
         ratio_low=None if ratio is None else ratio.low,
         ratio_high=None if ratio is None else ratio.high,
         pairs=0 if ratio is None else ratio.pairs,
-        verdict=compared.verdict,
+        verdict=_verdict(ratio),
     )
+
+
+def _verdict(ratio: PairedRatio | None) -> StackVerdict:
+    if ratio is None:
+        return StackVerdict.NOT_MEASURED
+    if ratio.low > 1:
+        return StackVerdict.FASTER
+    return StackVerdict.SLOWER if ratio.high < 1 else StackVerdict.UNDECIDED
 
 
 def _stack_side(side: RankedLayout, spec: SearchSpec) -> StackSide:

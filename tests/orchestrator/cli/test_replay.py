@@ -17,7 +17,7 @@ from orchestrator.cli.main import main as run
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import Launcher
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay.machine_lock import MachineLock
+from orchestrator.replay.runs import MachineLock
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import Script, ScriptedLauncher, in_turn
 from trials.attempt_result import LaunchStatus, Liveness

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.replay.compare import (
-    ComparedLayout,
-    CompareVerdict,
-    ComparisonSide,
-    compare_sides,
-)
+from orchestrator.replay.compare import CompareVerdict, ComparisonSide, compare_sides
+from orchestrator.replay.measured_layout import MeasuredLayout
+from orchestrator.replay.software import FieldPair
 from orchestrator.replay.speed_ratio import Confidence, Run, compare_runs
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
@@ -35,19 +32,23 @@ SLOW = Layout(data_parallel=2, grad_accum_steps=32)
 SOFTWARE = {"torch": "2.4.0", "device": "NVIDIA H100", "job_id": "7"}
 
 
-def found(layout: Layout, *step_times_s: float, **fingerprint: Any) -> ComparedLayout:
+def found(layout: Layout, *step_times_s: float, **fingerprint: Any) -> MeasuredLayout:
     runs = tuple(Run(time_s, time_s * 0.99, time_s * 1.01) for time_s in step_times_s)
-    return ComparedLayout("t0001", layout, TrialState.MEASURED, None, runs, SOFTWARE | fingerprint)
+    return MeasuredLayout("t0001", layout, TrialState.MEASURED, None, runs, SOFTWARE | fingerprint)
 
 
-def failed(layout: Layout) -> ComparedLayout:
-    return ComparedLayout("t0002", layout, TrialState.FAILED, FailureReason.GPU_OOM)
+def failed(layout: Layout) -> MeasuredLayout:
+    return MeasuredLayout("t0002", layout, TrialState.FAILED, FailureReason.GPU_OOM)
 
 
-def side(name: str, best: ComparedLayout | None, *others: ComparedLayout, **question: Any) -> ComparisonSide:
+def side(name: str, best: MeasuredLayout | None, *others: MeasuredLayout, **question: Any) -> ComparisonSide:
     layouts = {one.layout.key: one for one in (best, *others) if one is not None}
     asked = QUESTION | {key.replace("__", "."): value for key, value in question.items()}
     return ComparisonSide("search", name, f"/runs/{name}", asked, best, 65536, layouts)
+
+
+def rows(pairs: list[FieldPair]) -> list[tuple[str, Any, Any]]:
+    return [(pair.field, pair.a, pair.b) for pair in pairs]
 
 
 class TestVerdict:
@@ -80,23 +81,23 @@ class TestVerdict:
     def test_another_model_batch_routing_or_cluster_is_not_comparable_and_named(self, field, value):
         b = side("b", found(FAST, 0.5), **{field.replace(".", "__"): value})
         result = compare_sides(side("a", found(FAST, 1.0)), b, 0.05)
-        assert (result.verdict, result.obstacles) == (CompareVerdict.NOT_COMPARABLE, (field,))
-        assert result.question == ({"field": field, "a": QUESTION[field], "b": value},)
-        assert (result.answer.ratio, result.pairs) == (None, ())
+        assert (result.verdict, result.answer.not_comparable) == (CompareVerdict.NOT_COMPARABLE, [field])
+        assert rows(result.answer.question) == [(field, QUESTION[field], value)]
+        assert (result.answer.ratio, result.answer.common) == (None, [])
 
     def test_another_device_is_other_hardware_and_one_that_is_not_known_is_not(self):
         a = side("a", found(FAST, 1.0))
         result = compare_sides(a, side("b", found(FAST, 0.5, device="NVIDIA H200")), 0.05)
-        assert result.obstacles == ("device",)
+        assert result.answer.not_comparable == ["device"]
         assert compare_sides(a, side("b", found(FAST, 0.5, device=None)), 0.05).found is not None
 
     def test_engines_are_not_compared_where_a_cpu_emulates_the_gpu_of_one(self):
         mine, theirs = found(FAST, 1.0), found(replace(FAST, engine="megatron-core"), 0.5)
         cpu = {"cluster__accelerator": "cpu"}
         result = compare_sides(side("a", mine, **cpu), side("b", theirs, **cpu), 0.05)
-        assert (result.verdict, result.obstacles) == (CompareVerdict.NOT_COMPARABLE, ("emulated_engine",))
-        assert result.question == ({"field": "emulated_engine", "a": "torch", "b": "megatron-core"},)
-        assert result.pairs == ()
+        assert (result.verdict, result.answer.not_comparable) == (CompareVerdict.NOT_COMPARABLE, ["emulated_engine"])
+        assert rows(result.answer.question) == [("emulated_engine", "torch", "megatron-core")]
+        assert result.answer.common == []
         assert compare_sides(side("a", theirs, **cpu), side("b", theirs, **cpu), 0.05).found is not None
         assert compare_sides(side("a", mine), side("b", theirs), 0.05).verdict is CompareVerdict.FASTER
 
@@ -104,19 +105,19 @@ class TestVerdict:
         b = side("b", found(FAST, 0.5, torch="2.6.0", job_id="9"), trainer__kind="megatron-lm")
         result = compare_sides(side("a", found(FAST, 1.0)), b, 0.05)
         assert result.verdict is CompareVerdict.FASTER
-        assert result.software == ({"field": "torch", "a": "2.4.0", "b": "2.6.0"},)
-        assert [row["field"] for row in result.question] == ["trainer.kind"]
+        assert rows(result.answer.software) == [("torch", "2.4.0", "2.6.0")]
+        assert [pair.field for pair in result.answer.question] == ["trainer.kind"]
 
     def test_without_a_measurement_there_is_none_and_whose_it_is_is_said(self):
         result = compare_sides(side("a", found(FAST, 1.0)), side("b", None, failed(FAST)), 0.05)
         assert result.verdict is CompareVerdict.NOT_COMPARABLE
-        assert result.detail == "b has found no best layout"
-        assert [pair.found for pair in result.pairs] == [None]
+        assert result.answer.detail == "b has found no best layout"
+        assert [pair.ratio for pair in result.answer.common] == [None]
 
 
 def test_the_layouts_differ_field_by_field():
-    rows = compare_sides(side("a", found(FAST, 1.0)), side("b", found(SLOW, 1.0)), 0.05).layout
-    told = {row["field"]: (row["a"], row["b"]) for row in rows}
+    result = compare_sides(side("a", found(FAST, 1.0)), side("b", found(SLOW, 1.0)), 0.05)
+    told = {pair.field: (pair.a, pair.b) for pair in result.answer.layout}
     assert told["tensor_parallel"] == (2, 1)
     assert told["grad_accum_steps"] == (64, 32)
     assert "zero_stage" not in told

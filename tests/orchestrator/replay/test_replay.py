@@ -18,18 +18,17 @@ from orchestrator.launchers.base import LaunchRefused
 from orchestrator.lifecycle.logs import ListSink, sending_to
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay.machine_lock import MachineLock
-from orchestrator.replay.recorded_runs import recorded_runs
+from orchestrator.replay.measured_layout import recorded_runs
 from orchestrator.replay.replay import (
     ReplayRules,
     cluster_mismatch_reason,
-    impossible_result,
+    impossible_replay,
     launcher_section,
     replay,
     this_machine,
 )
 from orchestrator.replay.run import with_trainer
-from orchestrator.replay.runs import ReplayCallbacks
+from orchestrator.replay.runs import MachineLock, ReplayCallbacks
 from orchestrator.replay.speed_ratio import ReplayVerdict
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -54,13 +53,13 @@ def loaded(tmp_path, monkeypatch) -> LoadedRecipe:
 
 def replayed(loaded, launcher, tmp_path, rules=None, here=None, callbacks=None):
     folder, rules = SearchFolder(tmp_path / "quickstart-replay"), rules or ReplayRules(repeats=3)
-    known = impossible_result(loaded, here)
+    known = impossible_replay(loaded, here)
     return known or replay(loaded, launcher, folder, python="python3", rules=rules, callbacks=callbacks)
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
     launcher = in_turn(*[0.1, 0.101, 0.099] * 3)
-    data = replayed(loaded, launcher, tmp_path).answer.plain()
+    data = replayed(loaded, launcher, tmp_path).plain()
     assert (data["verdict"], len(launcher.requests)) == ("reproduced", 3), "no other session is asked for"
     assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
     assert data["ratio"] == pytest.approx(1.0, abs=0.01)
@@ -83,7 +82,7 @@ def test_another_speed_is_said_once_every_session_agrees(
 ):
     launcher = in_turn(*step_times_s)
     result = replayed(loaded, launcher, tmp_path, rules, callbacks=ReplayCallbacks())
-    found = result.answer.plain()["sessions"]
+    found = result.plain()["sessions"]
     assert (result.verdict, [session["runs"] for session in found]) == (verdict, sessions)
     assert len(logged) == len(sessions) - 1, "it may be a temporary effect"
     starts = [utc_seconds(session["started_at"]) for session in found]
@@ -95,7 +94,7 @@ def test_another_script_is_named_after_one_run_and_its_speed_says_nothing_of_the
     was, now = {"scripts": {"/home/a/train.py": "1a2b" * 16}}, {"scripts": {"/home/a/train.py": "9f8e" * 16}}
     recorded = replace(loaded, recipe=replace(loaded.recipe, fingerprint=was))
     launcher = in_turn(0.1, 0.1, 0.1, fingerprint=now)
-    data = replayed(recorded, launcher, tmp_path).answer.plain()
+    data = replayed(recorded, launcher, tmp_path).plain()
     assert (data["verdict"], data["ratio"], len(launcher.requests)) == ("impossible", None, 1)
     [difference] = data["differences"]
     assert difference == {"field": "scripts./home/a/train.py", "recorded": "1a2b" * 16, "here": "9f8e" * 16}
@@ -114,7 +113,7 @@ def test_a_replay_that_is_stopped_decides_nothing_and_has_what_it_measured(loade
     callbacks = ReplayCallbacks(lambda: len(launcher.requests) == 3)
     with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path, callbacks=callbacks)
-    data = stopped.value.result.answer.plain()
+    data = stopped.value.answer.plain()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
     assert [session["runs"] for session in data["sessions"]] == [runs]
     assert data["ratio"] == pytest.approx(0.1 / endings[0])
@@ -168,7 +167,7 @@ def test_a_run_without_a_measurement_ends_the_replay_with_its_words_and_what_was
 ):
     launcher = in_turn(*endings)
     result = replayed(loaded, launcher, tmp_path)
-    data = result.answer.plain()
+    data = result.plain()
     assert (result.verdict, result.detail) == (verdict, detail)
     assert [session["runs"] for session in data["sessions"]] == runs
     assert data["ratio"] == (pytest.approx(0.1 / endings[0]) if runs else None)

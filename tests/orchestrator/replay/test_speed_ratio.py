@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.replay.sessions import SESSION_S, Run, by_session, step_time_of
-from orchestrator.replay.speed_ratio import Confidence, ReplayVerdict, compare_runs, fingerprint_differences
+from orchestrator.replay.software import FieldPair, fingerprint_differences
+from orchestrator.replay.speed_ratio import (
+    SESSION_S,
+    Confidence,
+    ReplayVerdict,
+    Run,
+    by_session,
+    compare_runs,
+    step_time_of,
+)
 from tests.kit import metrics
 
 MARGIN = 0.05
@@ -179,11 +187,11 @@ def test_differences_name_the_field_and_both_values_each_variable_by_itself_and_
     recorded |= {"job_id": "17", "probe_ms_by_rank": [1.0, 1.1]}
     here |= {"job_id": "18", "probe_ms_by_rank": [1.1, 1.0]}
     found = fingerprint_differences(recorded, here)
-    assert sorted(found, key=lambda row: row["field"]) == [
-        {"field": "cuda", "recorded": "12.8", "here": None},
-        {"field": "environment.OMP_NUM_THREADS", "recorded": "4", "here": "8"},
-        {"field": "python", "recorded": None, "here": "3.11.2"},
-        {"field": "torch", "recorded": "2.13.0", "here": "2.14.0"},
+    assert sorted(found, key=lambda pair: pair.field) == [
+        FieldPair(field="cuda", a="12.8", b=None),
+        FieldPair(field="environment.OMP_NUM_THREADS", a="4", b="8"),
+        FieldPair(field="python", a=None, b="3.11.2"),
+        FieldPair(field="torch", a="2.13.0", b="2.14.0"),
     ]
 
 

@@ -46,9 +46,9 @@ def test_each_layout_has_a_line_with_its_verdict_and_what_differs_comes_once(tmp
         StackVerdict.UNDECIDED,
         StackVerdict.NOT_MEASURED,
     ]
-    assert (found.layouts[0].ratio.value, found.layouts[0].ratio.pairs) == (pytest.approx(1.2), 2)
-    assert [row["field"] for row in found.software] == ["torch", "nccl"]
-    answer = found.answer("one-aaaaaa", spec).plain()
+    assert (found.layouts[0].ratio, found.layouts[0].pairs) == (pytest.approx(1.2), 2)
+    assert [pair.field for pair in found.software] == ["torch", "nccl"]
+    answer = found.plain()
     assert_as_declared(answer)
     assert answer["layouts"][2] == {
         "layout_key": LAYOUTS[2].key,
@@ -74,7 +74,7 @@ def test_a_run_whose_partner_does_not_count_is_in_no_pair(tmp_path: Path, missin
             pair[1] = suspect(pair[1]) if missing == "suspect" else both(number, LAYOUTS[0], None, None)[1]
         trials += [replace(trial, kind=TrialKind.SEARCH if number == 1 else TrialKind.REPEAT) for trial in pair]
     (found,) = stack_comparison(SearchRecord("one-aaaaaa", {}, "c0de", 1e9, trials=tuple(trials)), spec).layouts
-    assert (found.ratio.value, found.ratio.pairs) == (pytest.approx(1.1), 2)
+    assert (found.ratio, found.pairs) == (pytest.approx(1.1), 2)
     assert found.verdict is StackVerdict.FASTER
 
 
