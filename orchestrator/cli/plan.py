@@ -113,7 +113,7 @@ def _print_plan(search_file: Path, changes: list[Change], top: int | None, detai
     from orchestrator.config.schema.setup_file import SetupFile
     from orchestrator.diagnostics.preflight.trainer import require_trainer
     from orchestrator.planning.candidates import candidates_of
-    from orchestrator.planning.pay_back import expected_pay_back
+    from orchestrator.planning.explain import expected_pay_back
     from orchestrator.planning.plan import plan_of
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
 

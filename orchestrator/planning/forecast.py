@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -85,23 +85,6 @@ class ForecastInput:
         return tuple(row for row in self.rows if row.step_time_s is not None)
 
 
-@dataclass(frozen=True)
-class LayoutSpeed:
-    """Step time and throughput of a layout. Tokens are of all ranks together."""
-
-    layout: Layout
-    step_time_s: float
-    seq_length: int
-
-    @property
-    def tokens_per_sec(self) -> float:
-        return self.layout.global_batch_size * self.seq_length / self.step_time_s
-
-    @property
-    def tokens_per_sec_per_gpu(self) -> float:
-        return self.tokens_per_sec / self.layout.num_gpus
-
-
 class Contender(AnswerPart):
     """A layout that may be the fastest."""
 
@@ -137,14 +120,28 @@ class Forecast(AnswerPart):
     """Terms of the time model that no trial measures and that widen the interval most."""
 
 
-class ForecastBase(AnswerPart):
-    """The fastest layout on the largest number of nodes that was tried."""
+class LayoutSpeed(AnswerPart):
+    """Step time and throughput of a layout. Tokens are of all ranks together."""
 
     num_nodes: int
     layout: Layout
     layout_key: str
     step_time_s: float
     tokens_per_sec: float
+
+    @classmethod
+    def of(cls, layout: Layout, step_time_s: float, seq_length: int) -> Self:
+        return cls(
+            num_nodes=layout.num_nodes,
+            layout=layout,
+            layout_key=layout.key,
+            step_time_s=step_time_s,
+            tokens_per_sec=layout.global_batch_size * seq_length / step_time_s,
+        )
+
+    @property
+    def tokens_per_sec_per_gpu(self) -> float:
+        return self.tokens_per_sec / self.layout.num_gpus
 
 
 class ForecastAnswer(Answer):
@@ -157,7 +154,8 @@ class ForecastAnswer(Answer):
     """Null where a search was given."""
     problems: list[str]
     """`problem` of the table's rows."""
-    base: ForecastBase
+    base: LayoutSpeed
+    """The fastest layout on the largest number of nodes that was tried."""
     trials: int
     """Number of measured layouts."""
     forecasts: list[Forecast]
@@ -196,13 +194,7 @@ def forecast(
         search_id=search_id,
         table=table,
         problems=list(dict.fromkeys(row.problem for row in inputs.rows)),
-        base=ForecastBase(
-            num_nodes=base.layout.num_nodes,
-            layout=base.layout,
-            layout_key=base.layout.key,
-            step_time_s=base.step_time_s,
-            tokens_per_sec=base.tokens_per_sec,
-        ),
+        base=base,
         trials=len(inputs.measured),
         forecasts=found,
         notes=notes,
@@ -220,7 +212,7 @@ def fastest_forecast(
     compared, fits = table.take(order), fits[order]
     logs = posterior.log_seconds(compared) + posterior.shared_residual(base.layout, base.step_time_s)
     low, median, high = np.exp(np.quantile(logs[:, 0] + posterior.error(), (0.025, 0.5, 0.975))).tolist()
-    speed = LayoutSpeed(layouts[order[0]], median, task.model.seq_length)
+    speed = LayoutSpeed.of(layouts[order[0]], median, task.model.seq_length)
     probabilities = _probabilities(prior_score(-(logs + posterior.layout_residual(len(order))), fits))
     seconds = np.exp(np.median(logs, axis=0))
     verdicts = Fits.of_each(task, fits)
@@ -236,12 +228,8 @@ def fastest_forecast(
     ]
     return Forecast(
         scaling=scaling,
-        num_nodes=speed.layout.num_nodes,
+        **dict(speed),
         global_batch_size=speed.layout.global_batch_size,
-        layout=speed.layout,
-        layout_key=speed.layout.key,
-        step_time_s=speed.step_time_s,
-        tokens_per_sec=speed.tokens_per_sec,
         tokens_per_sec_per_gpu=speed.tokens_per_sec_per_gpu,
         step_time_low_s=low,
         step_time_high_s=high,
@@ -265,7 +253,7 @@ def _most_likely(probabilities: np.ndarray) -> list[int]:
 
 def _base_layout(inputs: ForecastInput) -> LayoutSpeed:
     speeds = [
-        LayoutSpeed(row.layout, row.step_time_s, inputs.task.model.seq_length)
+        LayoutSpeed.of(row.layout, row.step_time_s, inputs.task.model.seq_length)
         for row in inputs.measured
         if row.step_time_s is not None and inputs.global_batch_size in (None, row.layout.global_batch_size)
     ]
@@ -276,7 +264,7 @@ def _base_layout(inputs: ForecastInput) -> LayoutSpeed:
             rule="a forecast is compared with a measured layout of the search's own global batch",
             fix="repeat it after such a trial has been measured",
         )
-    return max(speeds, key=lambda speed: (speed.layout.num_nodes, speed.tokens_per_sec))
+    return max(speeds, key=lambda speed: (speed.num_nodes, speed.tokens_per_sec))
 
 
 def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:

@@ -166,6 +166,8 @@ def _origin(recipe: Recipe) -> Iterator[str]:
 
 def _facts(recipe: Recipe) -> Iterator[str]:
     layout, batch, cluster = recipe.layout, recipe.batch, recipe.cluster
+    gib = recipe.measured.peak_memory_gib
+    peak = "" if gib is None else f", {gib:.2f} GiB at the peak on the fullest rank"
     yield f"Layout `{layout.key}` (trial {recipe.trial}), {recipe.measured.tokens_per_sec:,.0f} tokens/s:"
     yield ""
     yield (
@@ -178,9 +180,9 @@ def _facts(recipe: Recipe) -> Iterator[str]:
         f"{batch['tokens_per_step']:,} tokens a step"
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
-    yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{_memory(recipe)}"
+    yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{peak}"
     yield f"- {describe_training_rate(recipe.training_rate)}"
-    if (words := _cost(recipe)) is not None:
+    if recipe.cost is not None and (words := describe_search_cost(recipe.cost)) is not None:
         yield f"- {words}"
     yield from (f"- {words}" for words in _memory_lines(recipe))
     if (words := describe_step_time(recipe.measured.time_s)) is not None:
@@ -196,10 +198,6 @@ def _facts(recipe: Recipe) -> Iterator[str]:
         yield f"- routing of experts {recipe.routing}; {loads}"
 
 
-def _cost(recipe: Recipe) -> str | None:
-    return None if recipe.cost is None else describe_search_cost(recipe.cost)
-
-
 def _memory_lines(recipe: Recipe) -> Iterator[str]:
     """Memory that is left of a rank's and of a node's, and what takes the rest, measured and predicted."""
     if (words := describe_fullest_rank(recipe.memory["fullest_rank"])) is not None:
@@ -211,11 +209,6 @@ def _memory_lines(recipe: Recipe) -> Iterator[str]:
         yield f"predicted for a rank of the fullest stage, in GiB: {shown}"
     if (words := describe_host_memory(recipe.measured)) is not None:
         yield words
-
-
-def _memory(recipe: Recipe) -> str:
-    peak = recipe.measured.peak_memory_gib
-    return "" if peak is None else f", {peak:.2f} GiB at the peak on the fullest rank"
 
 
 def _data(recipe: Recipe) -> str:

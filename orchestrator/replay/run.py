@@ -32,7 +32,7 @@ from orchestrator.replay.replay import (
     replay,
     this_machine,
 )
-from orchestrator.replay.runs import MachineLock, NullLock, ReplayCallbacks, home_error
+from orchestrator.replay.runs import MachineLock, ReplayCallbacks, home_error
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore
@@ -117,10 +117,10 @@ def run_replay(
         _require_packages(loaded, python)
     require_trusted_path(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
-    callbacks = ReplayCallbacks(stop.is_requested, MachineLock(home_folder()) if is_here else NullLock())
+    callbacks = ReplayCallbacks(stop.is_requested, MachineLock(home_folder()) if is_here else None)
     with ExitStack() as stack:
         stack.enter_context(stop.handling())
-        stack.callback(callbacks.lock.release)
+        stack.callback(callbacks.release_lock)
         callbacks.acquire_lock(time.sleep)  # before Ray starts, which would disturb a measurement
         launcher, remark = _launcher(section, here or loaded.recipe.cluster)
         stack.enter_context(closing(launcher))

@@ -7,9 +7,8 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from filelock import FileLock, Timeout
 
@@ -21,26 +20,6 @@ from trials.attempt_result import AttemptResult, may_retry
 from trials.trial import Attempt, Trial
 
 _log = logging.getLogger(__name__)
-
-
-class MeasurementLock(Protocol):
-    """Lock held during a measurement."""
-
-    def try_acquire(self) -> bool:
-        """Take the lock without waiting; True if it is now held here, False if another process holds it."""
-
-    def release(self) -> None:
-        """Release the lock if it is held here."""
-
-
-class NullLock:
-    """No lock: for runs whose nodes the batch system allocates exclusively."""
-
-    def try_acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 class MachineLock:
@@ -80,20 +59,26 @@ def home_error(home: Path, error: OSError) -> InputError:
 class ReplayCallbacks:
     """Callbacks of a replay: `is_stop_requested` is polled before and during each run.
 
-    `lock` is held while a session's runs are measured.
+    `lock` is held while a session's runs are measured; None for runs whose nodes the batch system allocates
+    exclusively.
     """
 
     is_stop_requested: Callable[[], bool] = lambda: False
-    lock: MeasurementLock = field(default_factory=NullLock)
+    lock: MachineLock | None = None
 
     def acquire_lock(self, wait: Callable[[float], None]) -> None:
         """Take the lock, and note if that means waiting. KeyboardInterrupt as below."""
-        if self.lock.try_acquire():
+        if self.lock is None or self.lock.try_acquire():
             return
         _log.info("waiting for another replay on this machine to finish")
         while not self.lock.try_acquire():
             self.raise_if_stopped()
             wait(POLL_INTERVAL_S)
+
+    def release_lock(self) -> None:
+        """Release the lock if it is held here."""
+        if self.lock is not None:
+            self.lock.release()
 
     def raise_if_stopped(self) -> None:
         """Raise KeyboardInterrupt if a stop is requested."""
@@ -122,7 +107,7 @@ class ReplayRuns:
             yield
             self._launcher.release()
         finally:
-            self._callbacks.lock.release()
+            self._callbacks.release_lock()
 
     def pause(self, seconds: float, why: str) -> None:
         """Note the reason and wait."""

@@ -216,7 +216,7 @@ class TestReplaying:
         result = api.replay(recipe, repeats=3, work_dir="replays")
         assert (result.verdict, len(launcher.requests)) == ("reproduced", 3)
         [folder] = Path("replays").iterdir()
-        assert json.loads((folder / "replay.json").read_text()) == result.answer.plain()
+        assert json.loads((folder / "replay.json").read_text()) == result.plain()
         assert "measuring 3 times in" in capsys.readouterr().err
 
     @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.planning.pay_back import expected_pay_back
+from orchestrator.planning.explain import expected_pay_back
 from tests.orchestrator.planning.test_plan import on_cpu, planned, searched
 
 
