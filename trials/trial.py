@@ -6,7 +6,6 @@ Standard library only: the trial program imports this on a compute node.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -45,15 +44,6 @@ def utc_seconds(text: Any) -> float:
 
 UtcSeconds = Annotated[float, WrittenAs(utc_text, utc_seconds)]
 """UTC seconds since the epoch; RFC 3339 text in JSON."""
-
-
-def _is_utc(text: str) -> bool:
-    with suppress(ValueError):
-        return bool(utc_seconds(text) is not None)
-    return False
-
-
-UtcText = Annotated[str, Bound("a UTC time", _is_utc)]
 
 
 class LowerStrEnum(str, Enum):

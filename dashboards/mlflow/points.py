@@ -143,7 +143,7 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
         prefix = f"system/node_{node}/" if last.num_nodes > 1 else "system/"
         samples = read_lines(NodeSample, attempt_folder.system(node, _restart(last)), MAX_BYTES)
         for step, sample in _thinned([*enumerate(samples)]):
-            time_ms = epoch_ms(utc_seconds(sample.time))
+            time_ms = epoch_ms(sample.time)
             points += _points({prefix + name: value for name, value in sample.values.items()}, time_ms, step)
     return points
 

@@ -124,7 +124,7 @@ OWN_READERS = {
     "orchestrator/search/code_snapshot.py": "the sources that are installed, and a snapshot of them",
     "orchestrator/recipe/write.py": "a snapshot of the sources",
     "orchestrator/planning/plan.py": "the sources that are installed",
-    "trials/ranks/cpu_binding.py": "the kernel's topology of the CPUs",
+    "trials/ranks/environment.py": "the kernel's topology of the CPUs",
     "trials/fork_server/stub.py": "the kernel's words of processes and its counters",
     "trials/fork_server/preload.py": "the kernel's names of its own threads",
     "trials/ranks/kernel_oom.py": "the kernel's counters of a control group",

@@ -136,7 +136,7 @@ def search_folder(root: Path, record: SearchRecord, num_steps: int = 3) -> Searc
     folder.path.mkdir(parents=True)
     folder.yaml.write_text("name: tiny\n")
     used = [{"cpu_utilization_percentage": 10.0 * (number % 10)} for number in range(num_steps)]
-    samples = [json_line(NodeSample(utc_text(START + 100 + 5 * n), values)) for n, values in enumerate(used)]
+    samples = [json_line(NodeSample(START + 100 + 5 * n, values)) for n, values in enumerate(used)]
     for trial in record.trials:
         for attempt in trial.attempts:
             place = folder.attempt(trial.trial, attempt.attempt)

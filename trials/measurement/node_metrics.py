@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from search_spaces.decoding import Bound, JsonObject
-from trials.trial import UtcText
+from trials.trial import UtcSeconds
 
 MAX_NODES = 16
 """Largest number of sampled nodes of a trial, the first ones: each has a file, and nobody reads hundreds of charts."""
@@ -34,5 +34,5 @@ class NodeSample(JsonObject):
     absent.
     """
 
-    time: UtcText
+    time: UtcSeconds
     values: Mapping[Annotated[str, Bound("a node's metric", _NAME.fullmatch)], float] = field(default_factory=dict)

@@ -127,6 +127,36 @@ def prepare_imports(engine: str, on_cpu: bool, environ: MutableMapping[str, str]
 _OF_ACCELERATE = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 
 
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+def bind_to_cores(spec: TrialSpec, env: RankEnvironment) -> None:
+    """Give this process, and what it starts, its rank's cores where the trial's launch options ask for that; srun binds
+    the ranks that it starts itself."""
+    if env.ranks_on_node is not None and spec.layout.of_trial.launch.get("cpu_bind") == "cores":
+        os.sched_setaffinity(0, own_cpus(os.sched_getaffinity(0), env.local_rank, env.ranks_on_node))
+
+
+def own_cpus(usable: set[int], local_rank: int, ranks_on_node: int, topology: Path = _TOPOLOGY) -> list[int]:
+    """CPUs of a rank's share of these: whole cores, neighbours together. With fewer cores than ranks, ranks share a
+    core."""
+    cores: dict[tuple[int, ...], list[int]] = {}
+    for cpu in sorted(usable):
+        cores.setdefault(_core_of(cpu, topology), []).append(cpu)
+    ordered = [cores[core] for core in sorted(cores)]
+    first, end = (len(ordered) * (local_rank + n) // ranks_on_node for n in (0, 1))
+    return [cpu for core in ordered[first : max(end, first + 1)] for cpu in core]
+
+
+def _core_of(cpu: int, topology: Path) -> tuple[int, ...]:
+    """Package and core of a CPU, which the hardware threads of one core share; the CPU itself where unknown."""
+    names = ("physical_package_id", "core_id")
+    with suppress(OSError, ValueError):
+        package, core = (int((topology / f"cpu{cpu}" / "topology" / name).read_text()) for name in names)
+        return package, core
+    return 0, cpu
+
+
 def compile_cache_folder(temporary: Path) -> Path:
     """Folder (0700) for torch.compile's cache, from which it reads pickles.
 

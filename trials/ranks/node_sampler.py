@@ -15,7 +15,7 @@ from trials.files.folders import AttemptFolder, json_line
 from trials.measurement.node_metrics import MAX_NODES, NodeSample
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.nvml import Nvml
-from trials.trial import TrialSpec, utc_text
+from trials.trial import TrialSpec
 
 FIRST_PAUSE_S = 0.05
 """A trial that starts warm may be over within a second."""
@@ -59,7 +59,7 @@ class NodeSampler(threading.Thread):
         with self._path.open("ab", buffering=0) as stream:
             while True:
                 time.sleep(pause_s)
-                stream.write(json_line(NodeSample(utc_text(), node.look())))
+                stream.write(json_line(NodeSample(time.time(), node.look())))
                 pause_s = pause_after(time.monotonic() - began)
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trials.files.folders import AttemptFolder, read_json
-from trials.ranks.cpu_binding import bind
-from trials.ranks.environment import RankEnvironment
+from trials.ranks.environment import RankEnvironment, bind_to_cores
 from trials.ranks.failures import TrialFailure, is_own_file_error, is_peer_failure
 from trials.ranks.report import Report
 from trials.trial import FailureReason, TrialSpec
@@ -43,7 +42,7 @@ def run_program(
     path = Path(arguments[0])
     try:
         spec, env = read(path), RankEnvironment.read(os.environ)
-        bind(spec, env)
+        bind_to_cores(spec, env)
     except (OSError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         leave(FILES_FAILED if isinstance(error, OSError) else 2)

@@ -53,87 +53,74 @@ def _routing(given: Any) -> str | None:
     return None if given is None else str(Routing.of(given if isinstance(given, str) else format_value(given)))
 
 
+_STEPS: dict[str, Any] = {"ge": _LEAST_STEPS, "le": _MOST_STEPS}
+
+
+def _rule(name: str, description: str, **options: Any) -> Any:
+    """Field with the default of the rule of this name; a time has its key without the unit."""
+    default = getattr(_DEFAULTS, name)
+    if name.endswith("_s"):
+        options |= {"alias": name.removesuffix("_s"), "json_schema_extra": {"default": format_duration(default)}}
+    return Field(default=default, description=description, **options)
+
+
 class MeasureSection(Section):
     """Section `measure`: rules of the measurement."""
 
-    min_steps: int = Field(
-        default=_DEFAULTS.min_steps,
-        ge=_LEAST_STEPS,
-        le=_MOST_STEPS,
-        description="Fewest measured steps of a result; max_steps by default where that is less.",
+    min_steps: int = _rule(
+        "min_steps", "Fewest measured steps of a result; max_steps by default where that is less.", **_STEPS
     )
-    max_steps: int = Field(
-        default=_DEFAULTS.max_steps,
-        ge=_LEAST_STEPS,
-        le=_MOST_STEPS,
-        description="Measured steps after which a trial ends in any case.",
+    max_steps: int = _rule("max_steps", "Measured steps after which a trial ends in any case.", **_STEPS)
+    max_warmup_steps: int = _rule(
+        "max_warmup_steps",
+        "Steps after which warm-up ends even if the step time is not stable yet; half of max_steps by default where"
+        " that is less.",
+        **_STEPS | {"ge": 1},
     )
-    max_warmup_steps: int = Field(
-        default=_DEFAULTS.max_warmup_steps,
-        ge=1,
-        le=_MOST_STEPS,
-        description="Steps after which warm-up ends even if the step time is not stable yet; half of max_steps by"
-        " default where that is less.",
-    )
-    ci_relative_width: float = Field(
-        default=_DEFAULTS.ci_relative_width,
+    ci_relative_width: float = _rule(
+        "ci_relative_width",
+        "Width of the median step time's 95 % interval, over the median, at which measuring stops.",
         gt=0,
         le=1,
-        description="Width of the median step time's 95 % interval, over the median, at which measuring stops.",
     )
-    time_limit_s: Duration = Field(
-        default=_DEFAULTS.time_limit_s,
-        alias="time_limit",
-        description="Longest time one trial may take, start-up included.",
-        json_schema_extra={"default": format_duration(_DEFAULTS.time_limit_s)},
+    time_limit_s: Duration = _rule("time_limit_s", "Longest time one trial may take, start-up included.")
+    memory_limit_gib: float | None = _rule(
+        "memory_limit_gib", "Memory of one rank, in GiB, above which a trial counts as out of memory.", gt=0, le=2**20
     )
-    memory_limit_gib: float | None = Field(
-        default=None,
-        gt=0,
-        le=2**20,
-        description="Memory of one rank, in GiB, above which a trial counts as out of memory.",
+    early_stopping: bool = _rule(
+        "early_stopping",
+        "A trial ends itself once it cannot reach the best one on as many nodes or fewer; the baseline and repeats"
+        " never do.",
     )
-    early_stopping: bool = Field(
-        default=_DEFAULTS.early_stopping,
-        description="A trial ends itself once it cannot reach the best one on as many nodes or fewer; the baseline and"
-        " repeats never do.",
+    finalist_steps: int = _rule(
+        "finalist_steps",
+        "Fewest measured steps of a finalist, also beyond max_steps, unless finalist_time ends it before.",
+        **_STEPS,
     )
-    finalist_steps: int = Field(
-        default=_DEFAULTS.finalist_steps,
-        ge=_LEAST_STEPS,
-        le=_MOST_STEPS,
-        description="Fewest measured steps of a finalist, also beyond max_steps, unless finalist_time ends it before.",
+    finalist_time_s: Duration = _rule(
+        "finalist_time_s",
+        "Time of a finalist's measured steps together after which fewer than finalist_steps are enough.",
     )
-    finalist_time_s: Duration = Field(
-        default=_DEFAULTS.finalist_time_s,
-        alias="finalist_time",
-        description="Time of a finalist's measured steps together after which fewer than finalist_steps are enough.",
-        json_schema_extra={"default": format_duration(_DEFAULTS.finalist_time_s)},
-    )
-    profile: bool = Field(
-        default=_DEFAULTS.profile,
-        description="Profile a few more steps after the measurement, to break down the step time.",
-    )
+    profile: bool = _rule("profile", "Profile a few more steps after the measurement, to break down the step time.")
     warm_start: Annotated[
         bool | None,
         PlainValidator(_warm_start),
         WithJsonSchema({"anyOf": [{"enum": ["auto"]}, {"type": "boolean"}]}),
-    ] = Field(
-        default=_DEFAULTS.warm_start,
+    ] = _rule(
+        "warm_start",
+        "Fork the ranks from a process of their node that has already imported torch. auto: with launcher local, ray"
+        " or slurm_pilot and Parlay's own trainer. false: start each rank by itself.",
         json_schema_extra={"default": "auto"},
-        description="Fork the ranks from a process of their node that has already imported torch. auto: with launcher"
-        " local, ray or slurm_pilot and Parlay's own trainer. false: start each rank by itself.",
     )
-
     routing: Annotated[
         str | None,
         PlainValidator(_routing),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
-    ] = Field(
-        default=_DEFAULTS.routing,
-        description="Experts of each token, forced while a trial runs. balanced: equally many tokens for all, as in"
-        " published measurements. skewed(s): the most loaded expert of each layer has s times the mean. learned: the"
-        " router chooses. Default: balanced where the trainer can force it, else learned.",
+    ] = _rule(
+        "routing",
+        "Experts of each token, forced while a trial runs. balanced: equally many tokens for all, as in published"
+        " measurements. skewed(s): the most loaded expert of each layer has s times the mean. learned: the router"
+        " chooses. Default: balanced where the trainer can force it, else learned.",
     )
 
     @model_validator(mode="before")
@@ -150,24 +137,20 @@ class MeasureSection(Section):
 
     @model_validator(mode="after")
     def _leaves_steps_to_measure(self) -> Self:
-        if self.min_steps > self.max_steps:
-            raise InputError.of(
-                "steps",
-                f"min_steps {self.min_steps} is more than max_steps {self.max_steps}",
-                rule="min_steps is at most max_steps",
-                fix="raise max_steps, or lower min_steps",
-                key="min_steps",
-                value=self.min_steps,
-            )
-        if self.max_warmup_steps >= self.max_steps:
-            raise InputError.of(
-                "steps",
-                f"max_warmup_steps {self.max_warmup_steps} is not less than max_steps {self.max_steps}",
-                rule="max_warmup_steps is less than max_steps",
-                fix="lower max_warmup_steps, or raise max_steps",
-                key="max_warmup_steps",
-                value=self.max_warmup_steps,
-            )
+        for name, is_too_many, limit in (
+            ("min_steps", self.min_steps > self.max_steps, "at most"),
+            ("max_warmup_steps", self.max_warmup_steps >= self.max_steps, "less than"),
+        ):
+            if is_too_many:
+                given, relation = getattr(self, name), "more than" if limit == "at most" else "not less than"
+                raise InputError.of(
+                    "steps",
+                    f"{name} {given} is {relation} max_steps {self.max_steps}",
+                    rule=f"{name} is {limit} max_steps",
+                    fix=f"raise max_steps, or lower {name}",
+                    key=name,
+                    value=given,
+                )
         return self
 
     def rules(self) -> MeasureRules:

@@ -14,7 +14,7 @@ RECORD = StepRecord(1, StepPhase.WARMUP, "2026-11-20T12:00:00.000000Z", 0.5, 0.4
 
 
 TIME = RECORD.time
-SAMPLE = NodeSample(TIME, {"cpu_utilization_percentage": 41.5, "gpu_15_power_usage_watts": 650.2})
+SAMPLE = NodeSample(1.7e9, {"cpu_utilization_percentage": 41.5, "gpu_15_power_usage_watts": 650.2})
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def path(tmp_path):
     "written",
     [
         [RECORD, StepRecord(2, StepPhase.MEASURED, TIME, 0.4, 0.4, 5.0, 1.0, 16, 1.5, 2.0, 0.3)],
-        [SAMPLE, NodeSample(TIME)],
+        [SAMPLE, NodeSample(1.7e9)],
     ],
 )
 def test_what_is_written_is_read_again_at_once_without_a_line_still_being_written(path, written):

@@ -15,9 +15,8 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from slurm import srun_command
 from tests.trials.train.trial_processes import make_spec
-from trials.ranks.cpu_binding import own_cpus
 from trials.ranks.cuda_connections import MANY, ONE, connections, refused_connections
-from trials.ranks.environment import RankEnvironment, compiles, device_number, prepare_process
+from trials.ranks.environment import RankEnvironment, compiles, device_number, own_cpus, prepare_process
 from trials.ranks.rendezvous import ADDRESS_VARIABLE, own_address
 from trials.ranks.software import gpu_driver, speed_environment
 from trials.ranks.startup import Startup, StartupPart
