@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,7 @@ from tests.orchestrator.scripted import Script, ScriptedLauncher, outcome_of
 from trials.analysis.ranking import Objective
 from trials.analysis.setting_failures import SettingValue
 from trials.attempt_result import LaunchStatus
+from trials.diagnostics.fabric import fabric_check_section
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.journal import Journal
@@ -134,7 +135,8 @@ class Rig:
     callbacks: DriverCallbacks = field(default_factory=DriverCallbacks)
     num_nodes: int = 1
     headroom: MemoryHeadroom | None = None
-    fabric_check: FabricProgram | None = None
+    found: dict[str, Any] | None = None
+    """What follows from the fabric check of two nodes with which the search begins; None: it begins with none."""
     software: Mapping[str, str] = field(default_factory=dict)
     """The other software of an experiment with `limits.max_trials` / 2 layouts."""
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -179,7 +181,9 @@ class Rig:
             return PairedSampler(sampler, self.software, self.limits.max_trials // 2) if self.software else sampler
 
         parts = history, program, make_sampler, self.launcher, goal, self.limits, self.callbacks
-        driver = Driver(*parts, fabric_check=self.fabric_check)
+        found, checked = self.found, replace(cluster, num_nodes=2)
+        check = None if found is None else FabricProgram(checked, fabric_check_section([]), lambda times: found)
+        driver = Driver(*parts, fabric_check=check)
         return driver
 
     def new_launcher(self, work: Callable[[], RemainingWork]) -> Any:
@@ -262,7 +266,7 @@ class Rig:
         charged its reservation. `slack_s`: what of each node of a pilot may be missing, since Slurm reports whole
         seconds.
         """
-        attempts = attempts_of(search)
+        attempts = search.attempts
         assert search.state.is_ended
         assert all(attempt.state.is_ended for attempt in attempts)
         assert all((a.reason is None) == (a.outcome is not None and not a.outcome.reason) for a in attempts)
@@ -277,7 +281,7 @@ class Rig:
                 self._check_books(search, attempts, float("inf") if requeued else budget)
                 self._check_charges(search, slack_s, ends_are_unknown)
 
-    def _check_jobs(self, search: SearchRecord, attempts: list[Attempt], twins: bool) -> None:
+    def _check_jobs(self, search: SearchRecord, attempts: Sequence[Attempt], twins: bool) -> None:
         if self.kind == "pilot":
             self.launcher.close()
             self.cluster.advance(LONGEST_SETTLED_S)
@@ -293,7 +297,7 @@ class Rig:
         else:
             assert {name for name in names if ".p0" not in name} <= {self._name(attempt) for attempt in attempts}
 
-    def _check_books(self, search: SearchRecord, attempts: list[Attempt], budget: float) -> None:
+    def _check_books(self, search: SearchRecord, attempts: Sequence[Attempt], budget: float) -> None:
         held = self.held_node_hours()
         assert held <= budget + 1e-9
         for attempt in attempts if self.kind == "jobs" else ():
@@ -321,10 +325,6 @@ def spec_in(folder: AttemptFolder) -> TrialSpec:
 
 def leave(folder: AttemptFolder, script: Script, restart: int) -> None:
     write_json(folder.outcome(restart), outcome_of(spec_in(folder), script, restart).to_json())
-
-
-def attempts_of(search: SearchRecord) -> list[Attempt]:
-    return [attempt for trial in search.trials for attempt in trial.attempts]
 
 
 def one_attempt(search: SearchRecord, trial: str = "t0001") -> Attempt:

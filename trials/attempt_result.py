@@ -11,6 +11,7 @@ from search_spaces.engines import PARLAY
 from search_spaces.hardware.arithmetic import arithmetic_of, speedup_over_fp16
 from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
+from trials.diagnostics.fabric import FabricTimes
 from trials.failure_policy import Ending, policy_of
 from trials.files.tracebacks import is_device_failure
 from trials.measurement.protocol import PROBE_SIZE, extrapolation_of
@@ -24,6 +25,7 @@ from trials.trial import (
     Outcome,
     OutcomeStatus,
     Trial,
+    TrialKind,
     TrialSpec,
     TrialState,
     utc_seconds,
@@ -234,9 +236,19 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     is_pruned = outcome.reason is FailureReason.PRUNED and outcome.measured is not None
     if outcome.status is not OutcomeStatus.MEASURED and not is_pruned:
         return None
+    if spec.kind is TrialKind.CHECK:
+        return _fabric_fault(spec, outcome)
     if outcome.metrics is None:
         return "it has no measurement"
     return _number_fault(spec, outcome, outcome.metrics) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+
+
+def _fabric_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    try:
+        FabricTimes.of(outcome, spec.trainer, spec.gpus_per_node, spec.num_nodes)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:

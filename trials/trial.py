@@ -129,6 +129,9 @@ class TrialKind(LowerStrEnum):
     """A layout measured again: a finalist, the baseline, or after a run on a suspect node."""
     REPLAY = "replay"
     """A run of a recipe's layout."""
+    CHECK = "check"
+    """A diagnostic program in place of a training: the search's fabric check, whose layout has the ranks. It counts as
+    no trial of the search."""
 
 
 def _has_kind(trainer: Mapping[str, Any]) -> bool:
@@ -213,6 +216,8 @@ class Outcome(JsonObject):
     flags: tuple[Flag, ...] = ()
     measured: ThroughputBound | MeasuredMetrics | None = None
     """Measurement, of a pruned trial so far; an upper bound of one out of time."""
+    fabric: Mapping[str, Any] | None = None
+    """Times of a fabric check, as `FabricTimes` has them."""
     proof: LayoutProof = field(default_factory=lambda: LayoutProof())
     """Counts that show that the layout took effect."""
     fingerprint: Fingerprint = field(default_factory=lambda: Fingerprint())

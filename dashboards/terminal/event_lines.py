@@ -11,6 +11,7 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.short_name import varying_axes
 from trials.analysis.verdict import display_state, has_stopped_early
 from trials.failure_policy import policy_of
+from trials.files.text import plural
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.trial import Attempt, Outcome, TrialKind, TrialState, utc_text
 
@@ -49,6 +50,8 @@ def _describe_event(event: Event, search: SearchRecord) -> str | None:
         return f"process {data['pid']} on {data['host']} is now the driver"
     if event.kind is EventKind.TRIAL_PROPOSED:
         trial = search.trial(data["trial"])
+        if trial.kind is TrialKind.CHECK:
+            return f"{trial.trial} proposed: the fabric check, on {plural(trial.layout.num_nodes, 'node')}"
         kind = " as a repeat" if trial.kind is TrialKind.REPEAT else ""
         varying = varying_axes([known.layout for known in search.trials])
         return f"{trial.trial} proposed{kind}: {layout_name(trial.layout, varying)}"

@@ -31,12 +31,10 @@ def _check_node_hours(spec: SearchSpec) -> float:
     if not spec.launcher.fabric_check:
         return 0.0
     from orchestrator.diagnostics.fabric import fabric_cluster
-    from orchestrator.search.fabric_check import TIME_LIMIT_S
-    from orchestrator.search.node_hours import LAUNCHER_GRACE_S, reservation_node_s
+    from orchestrator.search.node_hours import CHECK_TIME_LIMIT_S, reservation_node_s
 
     nodes = fabric_cluster(spec).num_nodes
-    limit_s = TIME_LIMIT_S + LAUNCHER_GRACE_S
-    return reservation_node_s(spec.launcher, limit_s, nodes, spec.nodes_per_pilot) / 3600
+    return reservation_node_s(spec.launcher, CHECK_TIME_LIMIT_S, nodes, spec.nodes_per_pilot) / 3600
 
 
 def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.config.spec import SearchSpec
@@ -15,7 +16,8 @@ from orchestrator.diagnostics.doctor.finding import Finding, error, ok, warning
 from orchestrator.diagnostics.job import Program, ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
-from orchestrator.search.fabric_check import TIME_LIMIT_S, FabricProgram
+from orchestrator.search.fabric_check import FabricProgram
+from orchestrator.search.node_hours import CHECK_TIME_LIMIT_S
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
 from search_spaces.layouts.groups import group_names, rank_groups
@@ -25,9 +27,10 @@ from slurm.interface import SlurmUnreachable
 from slurm.nodes import num_up
 from trials.diagnostics.calibration import Collective
 from trials.diagnostics.fabric import MAX_SHAPES, FabricTimes, GroupShape, exchanges_of, fabric_check_section
-from trials.diagnostics.fabric_findings import FabricFindings, judge, links_measurements
-from trials.files.folders import SearchFolder
+from trials.diagnostics.fabric_findings import FabricFindings, judge, links_measurements, speeds
+from trials.files.folders import SearchFolder, read_json
 from trials.files.text import plural
+from trials.trial import Outcome
 
 MIN_NODES_TO_TELL = 3
 
@@ -117,14 +120,15 @@ def fabric_findings(
         yield ok("fabric", "one rank exchanges nothing")
         return
     shapes = group_shapes(layouts, cluster.num_gpus)
-    program = Program(
-        cluster,
-        spec.model,
-        fabric_check_section(shapes),
-        python_of(spec),
-        TIME_LIMIT_S,
-        lambda place: FabricTimes.read(place, shapes, cluster.gpus_per_node, cluster.num_nodes),
-    )
+    trainer = fabric_check_section(shapes)
+
+    def read(place: Path) -> FabricTimes | None:
+        path = max(place.glob("outcome.r*.json"), default=None)
+        if path is None or (data := read_json(path)) is None:
+            return None
+        return FabricTimes.of(Outcome.from_json(data), trainer, cluster.gpus_per_node, cluster.num_nodes)
+
+    program = Program(cluster, spec.model, trainer, python_of(spec), CHECK_TIME_LIMIT_S, read)
     try:
         attempt, found = run_on_cluster(runner, folder, program)
     except ProgramFailed as failed:
@@ -133,7 +137,8 @@ def fabric_findings(
     num_exchanges = len(exchanges_of(shapes, cluster.gpus_per_node, cluster.num_nodes))
     nodes = list(dict.fromkeys(found.nodes))
     words = f"{plural(num_exchanges, 'exchange')} of {plural(len(shapes), 'group shape')} of the search's layouts"
-    yield ok("fabric", f"{words} on {', '.join(nodes)}; times in {attempt.path / 'fabric.json'}")
+    yield ok("fabric", f"{words} on {', '.join(nodes)}; times in {attempt.outcome()}")
+    yield from (ok("exchange", words) for words in speeds(found, shapes))
     yield from findings_of(judge(found, cluster), cluster)
 
 

@@ -13,13 +13,14 @@ from typing import Any, Generic, TypeVar
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.search.code_snapshot import snapshot_code
-from orchestrator.search.fabric_check import program_spec
 from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
-from trials.trial import Attempt, FailureReason, Outcome
+from trials.measure_rules import MeasureRules
+from trials.trial import FailureReason, Outcome, TrialKind, TrialSpec
 
 T = TypeVar("T")
 
@@ -50,12 +51,26 @@ def new_job(folder: SearchFolder, program: Program[Any]) -> LaunchRequest:
     if program.number == 1:
         folder.path.mkdir(parents=True, mode=0o700)
         snapshot_code(folder.code)
-    limit_s = program.time_limit_s
-    attempt = Attempt(f"t{program.number:04d}", "a1", "0" * 32, program.cluster.num_nodes, limit_s)
-    spec = program_spec(program.cluster, program.model, program.trainer, folder.search_id, attempt, limit_s)
+    cluster, limit_s = program.cluster, program.time_limit_s
+    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
+    spec = TrialSpec(
+        search_id=folder.search_id,
+        trial=f"t{program.number:04d}",
+        attempt="a1",
+        nonce="0" * 32,
+        kind=TrialKind.CHECK,
+        layout=layout,
+        model=program.model,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=cluster.num_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        accelerator=cluster.accelerator.name,
+        measure=MeasureRules(time_limit_s=limit_s),
+        trainer=program.trainer,
+    )
     request = LaunchRequest(
         spec,
-        folder.attempt(attempt.trial, attempt.attempt),
+        folder.attempt(spec.trial, spec.attempt),
         program.python,
         str(folder.code),
         limit_s,

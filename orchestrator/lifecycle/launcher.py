@@ -47,15 +47,14 @@ def _remaining_work_of(spec: SearchSpec, history: EventStore) -> Callable[[], Re
 
 def _latest_timestamp(search: SearchRecord) -> float:
     """Latest timestamp in the search's record, UTC seconds since the epoch: a simulated clock continues from there."""
-    known = [(a.submitted_at, a.started_at, a.ended_at) for t in search.trials for a in t.attempts]
+    known = [(a.submitted_at, a.started_at, a.ended_at) for a in search.attempts]
     return max([search.created_at, *(moment for moments in known for moment in moments if moment is not None)])
 
 
 def needs_launcher(lock: SearchLock, is_ending: bool) -> bool:
-    """False for a search that is only to be ended and has no attempt, check or pilot that may still run."""
+    """False for a search that is only to be ended and has no attempt or pilot that may still run."""
     search = lock.history.search
-    is_checking = search.fabric_check is not None and search.fabric_check.is_in_flight
-    return not is_ending or is_checking or bool(search.in_flight) or bool(search.open_pilots)
+    return not is_ending or bool(search.in_flight) or bool(search.open_pilots)
 
 
 def end_pilots(folder: SearchFolder, spec: SearchSpec) -> list[str]:

@@ -11,7 +11,7 @@ from search_spaces.errors import ExternalError, InputError
 from search_spaces.plain_file import read_plain
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import FolderIdentity, require_trusted_path, uid_as_seen_by
-from trials.ledger.events import FABRIC_CHECK, SearchRecord
+from trials.ledger.events import SearchRecord
 from trials.trial import Trial
 
 _MOST_NAMED = 5
@@ -66,8 +66,8 @@ def require_current_journal(folder: SearchFolder, search: SearchRecord) -> None:
 
 
 def _unknown_attempts(folder: SearchFolder, search: SearchRecord) -> Iterator[str]:
-    known = {trial.trial: _known_attempts(trial) for trial in search.trials}
-    known[FABRIC_CHECK] = _known_checks(search)
+    checks = () if search.fabric_check is None else (search.fabric_check.trial,)
+    known = {trial.trial: _known_attempts(trial) for trial in (*checks, *search.trials)}
     for place in sorted((folder.path / "trials").glob("t[0-9]*")):
         attempts = known.get(place.name, set())
         if attempts is not None:
@@ -78,12 +78,6 @@ def _unknown_attempts(folder: SearchFolder, search: SearchRecord) -> Iterator[st
 def _known_attempts(trial: Trial) -> set[str] | None:
     """Attempts of a trial in the journal; None for an ended one, which gets no more."""
     return None if trial.state.is_ended else {attempt.attempt for attempt in trial.attempts}
-
-
-def _known_checks(search: SearchRecord) -> set[str]:
-    """Attempts of the fabric check in the journal, whose record has the last one."""
-    check = search.fabric_check
-    return set() if check is None else {f"a{number}" for number in range(1, int(check.attempt.attempt[1:]) + 1)}
 
 
 def require_owned_folder(folder: SearchFolder) -> FolderIdentity:

@@ -141,10 +141,10 @@ class FabricCheckAnswer(AnswerPart):
     """Fabric check of a search that began with one (`launcher.fabric_check`)."""
 
     state: TrialState
-    """State of its job; `measured` once it has found something or nothing."""
+    """State of its trial; `measured` once it has found something or nothing."""
     reason: FailureReason | None
     nodes: list[str]
-    node_hours: float | None
+    node_hours: float
     slow_nodes: list[str]
     """Trials avoid them, as long as enough of `num_available` are left."""
     num_available: int
@@ -327,15 +327,15 @@ def best_of(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> Bes
 def _fabric_check(check: FabricCheck | None) -> FabricCheckAnswer | None:
     if check is None:
         return None
-    attempt = check.attempt
+    last = check.trial.last_attempt
     return FabricCheckAnswer(
-        state=attempt.state,
-        reason=attempt.reason,
-        nodes=list(attempt.nodes),
-        node_hours=attempt.node_hours,
+        state=check.trial.state,
+        reason=check.trial.reason,
+        nodes=[] if last is None else list(last.nodes),
+        node_hours=check.node_hours,
         slow_nodes=list(check.slow_nodes),
         num_available=check.num_available,
-        findings=list(check.findings),
+        findings=list(check.findings or ()),
         links=check.links,
     )
 

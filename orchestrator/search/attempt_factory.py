@@ -41,9 +41,9 @@ SILENT_NODES_GRACE_S = 10.0
 class AttemptFactory:
     """Factory of launch requests: what all attempts of a search share.
 
-    `trainer` is the search file's section, `python` the ranks' interpreter. The `baseline` is always measured
-    completely, as are repeats. `taken` is the folder as its driver acquired it; nothing is launched in another one.
-    `guard` is for the attempts' folders, which may hang.
+    `trainer` is the search file's section, `check` that of the fabric check, `python` the ranks' interpreter. The
+    `baseline` is always measured completely, as are repeats. `taken` is the folder as its driver acquired it; nothing
+    is launched in another one. `guard` is for the attempts' folders, which may hang.
     """
 
     folder: SearchFolder
@@ -52,6 +52,7 @@ class AttemptFactory:
     measure: MeasureRules
     python: str
     trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": PARLAY})
+    check: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 1234
     baseline: Layout | None = None
     taken: FolderIdentity | None = None
@@ -77,15 +78,18 @@ class AttemptFactory:
             gpus_per_node=self.cluster.gpus_per_node,
             accelerator=self.cluster.accelerator.name,
             measure=self._rules(trial, attempt),
-            trainer=self.trainer,
+            trainer=self.check if trial.kind is TrialKind.CHECK else self.trainer,
             seed=self.seed,
         )
 
     def _rules(self, trial: Trial, attempt: Attempt) -> MeasureRules:
+        limit_s = attempt.time_limit_s - LAUNCHER_GRACE_S
+        if trial.kind is TrialKind.CHECK:
+            return MeasureRules(time_limit_s=limit_s)
         may_stop = trial.kind is TrialKind.SEARCH and (self.baseline is None or trial.layout.key != self.baseline.key)
         return replace(
             self.measure,
-            time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S,
+            time_limit_s=limit_s,
             early_stopping=self.measure.early_stopping and may_stop,
         )
 

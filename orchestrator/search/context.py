@@ -12,15 +12,17 @@ from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.event_store import EventStore
 from orchestrator.search.index import SearchIndex
+from orchestrator.search.node_hours import CHECK_TIME_LIMIT_S
 from orchestrator.search.stopping import Limits, attempts_over_budget, fits_budget, time_limit_s
+from search_spaces.decoding import encode
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from slurm.job_state import NEVER_SATISFIED
 from trials.analysis.final_rounds import FinalsTerms
 from trials.analysis.ranking import Objective
 from trials.attempt_result import LaunchStatus
-from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
-from trials.trial import Attempt, FailureReason, Trial, TrialState
+from trials.ledger.events import EVENT_FIELDS, EndReason, Event, EventKind, SearchRecord, SearchState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 _log = logging.getLogger(__name__)
 
@@ -151,10 +153,7 @@ class SearchContext:
     @property
     def nothing_has_started(self) -> bool:
         """True if no job of the search has started. A driver in a job has waited itself."""
-        check = self.search.fabric_check
-        if self._is_in_job or (check is not None and check.attempt.started_at is not None):
-            return False
-        return all(attempt.started_at is None for trial in self.search.trials for attempt in trial.attempts)
+        return not self._is_in_job and all(attempt.started_at is None for attempt in self.search.attempts)
 
     def stop_if_never_started(self, status: LaunchStatus) -> None:
         """End the search where a job can never start, since one that it depends on did not end as required."""
@@ -173,19 +172,25 @@ class SearchContext:
         needed_node_s = self.launcher.reservation_node_s(self.factory.time_limit_s, num_nodes)
         return fits_budget(self.index, self.limits.budget_node_hours, node_s + needed_node_s)
 
-    def can_afford(self, layout: Layout) -> bool:
-        return self.fits_budget(self.index, layout.num_nodes)
+    def can_afford(self, layout: Layout, kind: TrialKind = TrialKind.SEARCH) -> bool:
+        return self.fits_budget(self.index, layout.num_nodes, kind)
 
-    def fits_budget(self, index: SearchIndex, num_nodes: int | None = None) -> bool:
+    def fits_budget(self, index: SearchIndex, num_nodes: int | None = None, kind: TrialKind = TrialKind.SEARCH) -> bool:
         """True if the budget allows one more attempt on `num_nodes` nodes, given the state in `index`; without them, of
         the size that needs least."""
         if self.limits.budget_node_hours is None:
             return True
         if num_nodes is None:  # a pilot is as large for any attempt, and more nodes have the shorter limit
             num_nodes = (self.launcher.num_choosable_nodes() if self.launcher.runs_steps else None) or 1
-        limit_s = time_limit_s(index, self.factory.time_limit_s, num_nodes)
+        limit_s = self.time_limit_s(index, num_nodes, kind)
         needed_node_s = self.launcher.reservation_node_s(limit_s, num_nodes)
         return fits_budget(index, self.limits.budget_node_hours, needed_node_s)
+
+    def time_limit_s(self, index: SearchIndex, num_nodes: int, kind: TrialKind) -> float:
+        """The launcher's limit of the next attempt of a trial of this kind, seconds."""
+        if kind is TrialKind.CHECK:
+            return CHECK_TIME_LIMIT_S
+        return time_limit_s(index, self.factory.time_limit_s, num_nodes)
 
     def attempts_over_budget(self) -> list[Attempt]:
         """Attempts still waiting for nodes that the budget does not cover any more: too much is reserved, or there is
@@ -212,6 +217,9 @@ class SearchContext:
 
     def set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> None:
         self.event(EventKind.SEARCH_STATE, state=state.value, end_reason=reason, detail=detail)
+
+    def propose(self, trial: Trial) -> None:
+        self.event(EventKind.TRIAL_PROPOSED, **encode(trial, *EVENT_FIELDS[EventKind.TRIAL_PROPOSED]))
 
     def end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
         self.event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)

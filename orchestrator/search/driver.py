@@ -6,15 +6,16 @@ the record alone. So a driver that was killed at any point is resumed by another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
 from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchContext, SearchObjective
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.fabric_check import DueLaunch, FabricChecker, FabricProgram
+from orchestrator.search.fabric_check import FabricChecker, FabricProgram
 from orchestrator.search.finalize import TrialFinalizer
 from orchestrator.search.monitor import AttemptMonitor
 from orchestrator.search.pilot_charges import cancel_pilots_over_budget, may_return_budget, release_pilots
@@ -54,6 +55,8 @@ class Driver:
         """`make_sampler` returns a sampler whose candidates have none of the given values of settings, which fail.
         `is_in_job` if the driver runs in a Slurm job of its own. `fabric_check` is run before anything is proposed,
         where it is given."""
+        if fabric_check is not None:
+            factory = replace(factory, check=fabric_check.trainer)
         self._context = SearchContext(event_store, factory, launcher, goal, limits, callbacks, is_in_job)
         self._monitor = AttemptMonitor(self._context)
         self._finalizer = TrialFinalizer(self._context)
@@ -87,7 +90,7 @@ class Driver:
         if not self.search.state.is_ended:
             self.recover()
         while not (self._is_over or self._stopped):
-            if self._context.is_interrupted and (self._context.index.in_flight or self._fabric.is_in_flight):
+            if self._context.is_interrupted and self._context.index.in_flight:
                 self._context.log_once.info("interrupted: waiting for the attempts in flight (ctrl-C again stops now)")
             try:
                 self._context.callbacks.heartbeat()
@@ -125,14 +128,13 @@ class Driver:
         self._monitor.poll()
         self._apply_stop_conditions()
         try:
-            if may_begin := self._fabric.advance():
-                self._finalizer.finalize()
-                self._stop_if_broken()
+            self._finalizer.finalize()
+            self._stop_if_broken()
+            if self._fabric.advance():
                 self._proposer.propose()
-                create_attempts(self._context)
+            create_attempts(self._context)
             self._launch()
-            if may_begin:
-                self._end_if_done()
+            self._end_if_done()
         except LaunchPostponed as postponed:
             self._context.log_once.info(str(postponed))
         self._context.callbacks.after_launches()
@@ -141,8 +143,10 @@ class Driver:
         """Launch what is recorded and not launched yet, each once. A job id that cannot be recorded, for example on a
         full disk, is kept until it can. A refusal by the launcher stops the search; anything else is retried."""
         context, root = self._context, self._context.factory.folder.path
-        for launch in self._due_launches():
-            request = launch.request
+        for attempt in context.index.in_flight:
+            if attempt.state is not TrialState.SUBMITTED or context.search.state is SearchState.STOPPING:
+                continue
+            request = context.request(attempt)
             context.callbacks.heartbeat()  # many launches may together outlast the lease
             try:
                 if request.key not in self._launched:
@@ -161,23 +165,12 @@ class Driver:
                 context.log_once.warning(f"retrying: {error}")
                 continue
             if (job_id := self._launched[request.key]) is not None:
-                context.event(launch.kind, **launch.data, job_id=job_id)
+                context.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
             del self._launched[request.key]
-
-    def _due_launches(self) -> Iterator[DueLaunch]:
-        """Launches that are recorded as intents; none once the search is being ended."""
-        context = self._context
-        if context.search.state is not SearchState.STOPPING:
-            yield from self._fabric.to_launch()
-        for attempt in context.index.in_flight:
-            if attempt.state is TrialState.SUBMITTED and context.search.state is not SearchState.STOPPING:
-                launched = {"trial": attempt.trial, "attempt": attempt.attempt}
-                yield DueLaunch(context.request(attempt), EventKind.ATTEMPT_LAUNCHED, launched)
 
     def recover(self) -> None:
         """Take over the attempts of an earlier driver, if there was one."""
         self._monitor.adopt()
-        self._fabric.adopt()
         if self.search.state is SearchState.CREATED:
             self._context.set_state(SearchState.RUNNING)
 
@@ -257,8 +250,7 @@ class Driver:
     def _is_drained(self) -> bool:
         """True if an interrupted driver has nothing left in flight. A search that is stopping is driven to its end."""
         is_ending = self.search.state is SearchState.STOPPING
-        is_waiting = bool(self._context.index.in_flight) or self._fabric.is_in_flight
-        return self._context.is_interrupted and not (is_waiting or is_ending)
+        return self._context.is_interrupted and not (self._context.index.in_flight or is_ending)
 
     @property
     def _is_over(self) -> bool:

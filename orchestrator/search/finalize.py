@@ -44,7 +44,7 @@ class TrialFinalizer:
             or self._context.search.state is SearchState.STOPPING
         ):
             self._end_trial(trial, last.state, last.reason)
-        elif self._context.is_running and self._context.can_afford(trial.layout):
+        elif self._context.is_running and self._context.can_afford(trial.layout, trial.kind):
             create_attempt(self._context, trial)
         elif self._context.is_running and not may_return_budget(self._context):
             self._end_trial(trial, last.state, last.reason)

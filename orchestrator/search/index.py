@@ -61,10 +61,12 @@ class SearchIndex:
         self._global_batch_size = global_batch_size
         self._headroom = headroom
         self._others = others
-        self._last_change_at = search.created_at
+        self.last_change_at = search.created_at
+        """Latest start or end of an ended attempt, UTC seconds."""
         self._node_hours_used = Fraction()
         self._longest_s: dict[int, float] = {}  # by number of nodes
         self._trials: tuple[Trial, ...] = ()
+        self._check: Trial | None = None
         self._unended: dict[int, Trial] = {}
         self._in_flight: tuple[Attempt, ...] | None = None
         self._last_ended: list[tuple[float, int]] = []
@@ -84,7 +86,12 @@ class SearchIndex:
 
     def update(self, search: SearchRecord) -> None:
         """Update to `search`, a later state of the same search. Trials keep their positions."""
-        before, self.search = self._trials, search
+        before, check, self.search = self._trials, self._check, search
+        self._check = None if search.fabric_check is None else search.fabric_check.trial
+        if self._check is not None and self._check is not check:
+            self._in_flight = None
+            for attempt in _newly_ended(check, self._check):
+                self._charge(attempt)
         if search.trials is before:
             return
         self._trials, self._in_flight, self._ranking, self._is_split = search.trials, None, None, False
@@ -95,45 +102,35 @@ class SearchIndex:
 
     @property
     def unended(self) -> list[Trial]:
-        """Trials that have not ended, in the order they were proposed."""
-        return list(self._unended.values())
+        """Trials that have not ended, in the order they were proposed; the fabric check's is the first."""
+        checks = () if self._check is None or self._check.state.is_ended else (self._check,)
+        return [*checks, *self._unended.values()]
 
     @property
     def in_flight(self) -> tuple[Attempt, ...]:
         """Attempts submitted and not ended, in the order of their trials."""
         if self._in_flight is None:
-            attempts = (attempt for trial in self._unended.values() for attempt in trial.attempts)
+            attempts = (attempt for trial in self.unended for attempt in trial.attempts)
             self._in_flight = tuple(attempt for attempt in attempts if not attempt.state.is_ended)
         return self._in_flight
 
     @property
     def node_hours_reserved(self) -> float:
-        """Upper bound of what attempts in flight, a running fabric check and open pilots will be charged."""
-        check = self.search.fabric_check
-        checking = (check.attempt,) if check is not None and check.is_in_flight else ()
-        open_jobs = (*self.in_flight, *checking, *self.search.open_pilots.values())
-        return fsum(job.reserved_node_hours for job in open_jobs)
+        """Upper bound of what attempts in flight and open pilots will be charged."""
+        attempts = (attempt.reserved_node_hours for attempt in self.in_flight)
+        return fsum([*attempts, *(pilot.reserved_node_hours for pilot in self.search.open_pilots.values())])
 
     # -- ended
 
     @property
-    def last_change_at(self) -> float:
-        """Latest start or end of an ended attempt, or of the ended fabric check, UTC seconds."""
-        check = self.search.fabric_check
-        moments = () if check is None or check.is_in_flight else (check.attempt.started_at, check.attempt.ended_at)
-        return max([self._last_change_at, *(moment for moment in moments if moment is not None)])
-
-    @property
     def node_hours_used(self) -> float:
-        """Node-hours of all ended jobs: attempts and the fabric check, unless they were steps, and pilots.
+        """Node-hours of all ended jobs: attempts, unless they were steps, and pilots.
 
         Summed exactly, so that the budget does not depend on the order in which trials end, nor on the driver that
         resumes.
         """
-        check = self.search.fabric_check
-        others = [pilot.node_hours or 0.0 for pilot in self.search.pilots.values()]
-        others += [] if check is None or check.attempt.is_step else [check.attempt.node_hours or 0.0]
-        return float(self._node_hours_used + sum(map(Fraction, others)))
+        pilots = (pilot.node_hours or 0.0 for pilot in self.search.pilots.values())
+        return float(self._node_hours_used + sum(map(Fraction, pilots)))
 
     def longest_s(self, num_nodes: int) -> float:
         """Seconds of the longest measured attempt, scaled up to `num_nodes` where it ran on more nodes."""
@@ -281,11 +278,8 @@ class SearchIndex:
         self._stale.add(trial.layout.key)
         if before is None:
             self._apply_new(position, trial)
-        known = () if before is None else before.attempts
-        had_ended = {attempt.attempt for attempt in known if attempt.state.is_ended}
-        for attempt in trial.attempts:
-            if attempt.state.is_ended and attempt.attempt not in had_ended:
-                self._apply_attempt_end(trial, attempt)
+        for attempt in _newly_ended(before, trial):
+            self._apply_attempt_end(trial, attempt)
         if not trial.state.is_ended:
             self._unended[position] = trial
         elif before is None or not before.state.is_ended:
@@ -302,11 +296,9 @@ class SearchIndex:
         self._orders.setdefault(key, None)
 
     def _apply_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
-        self._node_hours_used += Fraction(0.0 if attempt.is_step else attempt.node_hours or 0.0)
+        self._charge(attempt)
         if attempt.outcome is not None and attempt.outcome.fingerprint.get("scripts"):
             self._apply_program(trial.layout, attempt.started_at or 0.0, attempt.outcome.fingerprint)
-        moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
-        self._last_change_at = max([self._last_change_at, *moments])
         self.setting_failures.add(trial.layout, attempt)
         if nodes := bad_nodes(trial, attempt):
             self._blamed.append((trial.layout, not may_be_setting(attempt), nodes))
@@ -315,6 +307,11 @@ class SearchIndex:
             self.num_measured += 1
             duration_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
             self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), duration_s)
+
+    def _charge(self, attempt: Attempt) -> None:
+        self._node_hours_used += Fraction(0.0 if attempt.is_step else attempt.node_hours or 0.0)
+        moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
+        self.last_change_at = max([self.last_change_at, *moments])
 
     def _apply_program(self, layout: Layout, started_at: float, found: Mapping[str, Any]) -> None:
         """Keep each program with its earliest start, whichever order attempts end in."""
@@ -334,6 +331,13 @@ class SearchIndex:
             self._first_measured[_software(trial.layout)] = min(first, position)
         if needs_repeat(trial):
             self._suspects.append(position)
+
+
+def _newly_ended(before: Trial | None, trial: Trial) -> Iterator[Attempt]:
+    """Attempts that have ended since the trial was as before; all that have of a new one."""
+    known = () if before is None else before.attempts
+    had_ended = {attempt.attempt for attempt in known if attempt.state.is_ended}
+    yield from (attempt for attempt in trial.attempts if attempt.state.is_ended and attempt.attempt not in had_ended)
 
 
 def _changed_positions(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> Iterator[int]:

@@ -30,7 +30,7 @@ def nodes_to_avoid(
 
 def with_slow_nodes(avoided: tuple[str, ...], trial: Trial, check: FabricCheck | None) -> tuple[str, ...]:
     """The avoided nodes and those that the fabric check found slow, as long as enough others are left."""
-    if check is None:
+    if check is None or not check.slow_nodes:
         return avoided
     together = {*avoided, *check.slow_nodes}
     return tuple(sorted(together)) if _leaves_enough(together, check.num_available, trial) else avoided

@@ -13,6 +13,9 @@ from trials.trial import Attempt
 LAUNCHER_GRACE_S = 30.0
 """A trial ends itself at its own time limit; the launcher ends it this much later in any case."""
 
+CHECK_TIME_LIMIT_S = 600.0 + LAUNCHER_GRACE_S
+"""The launcher's limit of a fabric check, start and measurement together."""
+
 
 def reservation_node_hours(
     measure: MeasureRules, launcher: LauncherSection, num_nodes: int, nodes_per_pilot: int

@@ -9,11 +9,10 @@ from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import remaining_layouts
-from search_spaces.decoding import encode
 from search_spaces.layouts.layout import Layout
 from trials.analysis.final_rounds import describe_finals_end
 from trials.analysis.setting_failures import SettingValue
-from trials.ledger.events import EVENT_FIELDS, EndReason, EventKind
+from trials.ledger.events import EndReason
 from trials.trial import Trial, TrialKind, TrialState
 
 
@@ -94,8 +93,7 @@ class TrialProposer:
 
     def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:
         name = f"t{len(self._context.search.trials) + 1:04d}"
-        trial = Trial(name, layout, kind, prediction=self._context.callbacks.predict(layout))
-        self._context.event(EventKind.TRIAL_PROPOSED, **encode(trial, *EVENT_FIELDS[EventKind.TRIAL_PROPOSED]))
+        self._context.propose(Trial(name, layout, kind, prediction=self._context.callbacks.predict(layout)))
 
     def _next_layouts(self, free: int) -> list[Layout]:
         """The baseline first, then the sampler's layouts."""

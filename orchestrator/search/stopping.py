@@ -71,8 +71,7 @@ def wall_time_exceeded(search: SearchRecord, limits: Limits, now: float) -> bool
 
 def is_idle(index: SearchIndex, limits: Limits, now: float) -> bool:
     """True if nothing has started or ended for the idle limit, and nothing is running."""
-    check = () if index.search.fabric_check is None else (index.search.fabric_check.attempt,)
-    if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in (*index.in_flight, *check)):
+    if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in index.in_flight):
         return False
     return now - index.last_change_at >= limits.idle_limit_s
 

@@ -19,7 +19,7 @@ from tests.kit import MINIMAL, loaded
 from trials.analysis.finals import Finals
 from trials.analysis.node_time import search_node_time
 from trials.files.folders import SearchFolder
-from trials.ledger.events import EventKind, SearchRecord
+from trials.ledger.events import FABRIC_CHECK, EventKind, SearchRecord
 
 ATTEMPT_H, IDLE_H = 0.25, 0.125
 ALL_H = ATTEMPT_H + IDLE_H
@@ -56,12 +56,11 @@ def test_node_hours_that_no_trial_was_charged_for_are_in_every_sum(tmp_path):
 
 def test_the_fabric_check_is_told_by_name_with_its_retry():
     search = SearchUnderTest()
-    for name, reason in (("a1", "node_failure"), ("a2", None)):
-        job: dict[str, Any] = {"attempt": name, "num_nodes": 2, "time_limit_s": 60.0, "reserved_s": 60.0}
-        job["is_step"] = False
-        search.event(EventKind.FABRIC_CHECK, state="submitted", nonce="0" * 32, **job)
-        ended: dict[str, Any] = {"node_hours": {"a1": 0.25, "a2": 0.5}[name], "billed_hours": None, "reason": reason}
-        search.event(EventKind.FABRIC_CHECK, attempt=name, state="failed" if reason else "measured", **ended)
+    search.propose_check()
+    search.submit(FABRIC_CHECK, "a1")
+    search.end_attempt(FABRIC_CHECK, "a1", state="failed", reason="node_failure", node_hours=0.25)
+    search.submit(FABRIC_CHECK, "a2")
+    search.end_attempt(FABRIC_CHECK, "a2", state="failed", reason="script_error", node_hours=0.25)
     found = search_node_time(search.record)
     assert (found.node_hours, found.fabric_check_node_hours) == (0.5, 0.5)
     assert (found.preempted_node_hours, found.unmeasured_node_hours) == (0.0, 0.0)

@@ -13,8 +13,9 @@ from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from search_spaces.errors import ExternalError
 from tests.orchestrator.tabled_trial import measured_outcome
 from trials.attempt_result import LaunchStatus, Liveness
+from trials.diagnostics.fabric import Exchange, ExchangeTime, FabricTimes, exchanges_of, shapes_of
 from trials.files.folders import write_json
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialKind, TrialSpec, utc_text
 
 NODE = socket.gethostname()
 FINGERPRINT = {"torch": "2.14.0", "python": "3.11.2", "kernel": "1e3", "host": "node01", "executable": sys.executable}
@@ -150,15 +151,29 @@ class ScriptedLauncher(Launcher):
 
 def outcome_of(spec: TrialSpec, script: Script, restart: int = 0) -> Outcome:
     """What the ranks of an attempt leave that goes by this script."""
+    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    if spec.kind is TrialKind.CHECK and script.reason is None:
+        return Outcome(*ids, OutcomeStatus.MEASURED, restart, fabric=fabric_times(spec).to_json())
     if script.tokens_per_sec is not None and script.reason in (None, FailureReason.PRUNED):
         outcome = measured_outcome(spec, script.tokens_per_sec, peak_memory_gib=script.peak_memory_gib)
         outcome = replace(outcome, flags=script.flags, restart=restart, fingerprint=script.fingerprint)
         if script.reason is None:
             return outcome
         return replace(outcome, status=OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
-    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     reason = script.reason or FailureReason.SCRIPT_ERROR
     return Outcome(*ids, OutcomeStatus.FAILED, restart, reason=reason, excerpt=script.excerpt)
+
+
+def fabric_times(spec: TrialSpec) -> FabricTimes:
+    """Times of a fabric check whose groups are all alike."""
+
+    def time_of(exchange: Exchange) -> ExchangeTime:
+        num_bytes = exchange.small_bytes if exchange.is_small else 2**20
+        return ExchangeTime(exchange, num_bytes, (0.5,) * len(exchange.groups(spec.gpus_per_node, spec.num_gpus)))
+
+    exchanges = exchanges_of(shapes_of(spec.trainer), spec.gpus_per_node, spec.num_nodes)
+    nodes = tuple(f"n{1 + rank // spec.gpus_per_node}" for rank in range(spec.num_gpus))
+    return FabricTimes(nodes, tuple(map(time_of, exchanges)))
 
 
 def in_turn(

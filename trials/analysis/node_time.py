@@ -34,17 +34,17 @@ class NodeTime:
     preempted_node_hours: float
     """Attempts that were preempted, and runs before a requeue, whose work is lost: a trial has no checkpoint."""
     fabric_check_node_hours: float
-    """The fabric check, with its retry."""
+    """The fabric check, with its retries."""
     idle_node_hours: float
     """What pilots held beyond the time of the steps on their own nodes; 0 until all have ended."""
 
 
 def search_node_time(search: SearchRecord) -> NodeTime:
     """Node-hours of a search, its pilots included."""
-    steps = _node_hours(_steps(search))
+    steps = _node_hours(attempt for attempt in search.attempts if attempt.is_step)
     held = fsum(pilot.node_hours or 0.0 for pilot in search.pilots.values())
     idle = 0.0 if search.open_pilots else max(0.0, held - steps)
-    return node_time(search.trials, idle, search.fabric_check_node_hours)
+    return node_time(search.trials, idle, 0.0 if search.fabric_check is None else search.fabric_check.node_hours)
 
 
 def held_node_hours(search: SearchRecord, now: float) -> float:
@@ -55,7 +55,7 @@ def held_node_hours(search: SearchRecord, now: float) -> float:
     """
     charged = {pilot.job_id for pilot in search.pilots.values()}
     first_starts: dict[str, float] = {}
-    for attempt in _steps(search):
+    for attempt in (attempt for attempt in search.attempts if attempt.is_step):
         job_id = (attempt.job_id or "").partition(".")[0]
         if attempt.started_at is not None and job_id not in charged:
             first_starts[job_id] = min(attempt.started_at, first_starts.get(job_id, attempt.started_at))
@@ -86,13 +86,6 @@ def node_time(
         fabric_check_node_hours=fabric_check_node_hours,
         idle_node_hours=idle_node_hours,
     )
-
-
-def _steps(search: SearchRecord) -> Iterator[Attempt]:
-    """Attempts in pilots, and the fabric check if it was in one."""
-    check = () if search.fabric_check is None else (search.fabric_check.attempt,)
-    attempts = (*(attempt for trial in search.trials for attempt in trial.attempts), *check)
-    return (attempt for attempt in attempts if attempt.is_step)
 
 
 def _node_hours(attempts: Iterable[Attempt]) -> float:

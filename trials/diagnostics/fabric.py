@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from search_spaces.decoding import Bound, JsonObject, decode_value, encode
@@ -24,7 +23,7 @@ from trials.diagnostics.calibration import (
     pair_distances,
     pair_of,
 )
-from trials.files.folders import read_json, write_json
+from trials.trial import Outcome
 
 MAX_SHAPES = 12
 """Group shapes of the search that are checked: those of most layouts. On a GPU each has a communicator of its own."""
@@ -114,7 +113,8 @@ class ExchangeTime:
 
 @dataclass(frozen=True)
 class FabricTimes(JsonObject):
-    """fabric.json: the node of each rank, and the time of every exchange. `fingerprint` is as in an outcome."""
+    """`fabric` of a check's outcome: the node of each rank, and the time of every exchange. `fingerprint` is as in an
+    outcome."""
 
     SCHEMA = "parlay.fabric/1"
 
@@ -122,23 +122,16 @@ class FabricTimes(JsonObject):
     times: tuple[ExchangeTime, ...]
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> None:
-        write_json(folder / "fabric.json", self.to_json())
-
     @classmethod
-    def read(cls, folder: Path, shapes: Sequence[GroupShape], gpus_per_node: int, num_nodes: int) -> FabricTimes | None:
-        """The times in this folder; None without any yet.
+    def of(cls, outcome: Outcome, trainer: Mapping[str, Any], gpus_per_node: int, num_nodes: int) -> FabricTimes:
+        """The times that this check measured on `num_nodes` nodes; `trainer` is its spec's section.
 
-        ValueError for a file that is not the times of a check of these shapes on `num_nodes` nodes.
+        ValueError for times that are not those of its shapes on these nodes.
         """
-        path = folder / "fabric.json"
-        if (data := read_json(path)) is None:
-            return None
-        try:
-            found = cls.from_json(data)
-            found._require_all(exchanges_of(shapes, gpus_per_node, num_nodes), gpus_per_node, num_nodes)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+        if outcome.fabric is None:
+            raise ValueError("it has no times")
+        found = cls.from_json(outcome.fabric)
+        found._require_all(exchanges_of(shapes_of(trainer), gpus_per_node, num_nodes), gpus_per_node, num_nodes)
         return found
 
     def _require_all(self, exchanges: Sequence[Exchange], gpus_per_node: int, num_nodes: int) -> None:
@@ -161,7 +154,7 @@ def fabric_check_section(shapes: Sequence[GroupShape]) -> dict[str, Any]:
 
 
 def shapes_of(trainer: Mapping[str, Any]) -> list[GroupShape]:
-    """The inverse of `trainer_of`."""
+    """The inverse of `fabric_check_section`."""
     return list(decode_value(tuple[GroupShape, ...], trainer["shapes"], "shapes"))
 
 

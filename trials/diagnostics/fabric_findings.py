@@ -10,7 +10,7 @@ from statistics import median, median_high
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
 from trials.diagnostics.calibration import Collective, Measurements
-from trials.diagnostics.fabric import Exchange, ExchangeTime, FabricTimes
+from trials.diagnostics.fabric import Exchange, ExchangeTime, FabricTimes, GroupShape
 from trials.files.text import plural
 
 SLOW_SHARE = 0.7
@@ -94,6 +94,24 @@ def judge(found: FabricTimes, cluster: Cluster) -> FabricFindings:
     names = found.nodes if several else tuple(f"rank {rank}" for rank in range(len(found.nodes)))
     slow, one_of, unexplained = _explain(_evidence(found, names, cluster.gpus_per_node))
     return FabricFindings(slow, one_of, unexplained, tuple(_slow_shapes(found, cluster)))
+
+
+def speeds(found: FabricTimes, shapes: Sequence[GroupShape]) -> list[str]:
+    """Bandwidth and latency of the groups of these shapes, a sentence for each collective."""
+    latency_us = {
+        (time.exchange.num_ranks, time.exchange.stride): 1e6 * median(time.seconds)
+        for time in reversed(found.times)
+        if time.exchange.is_small and not time.exchange.is_alone
+    }
+    told = []
+    for time in found.times:
+        exchange, rates = time.exchange, [time.gb_per_s(seconds) for seconds in time.seconds]
+        shape = exchange.num_ranks, exchange.stride
+        is_asked = any((known.num_ranks, known.stride) == shape and exchange.kind in known.kinds for known in shapes)
+        if is_asked and not exchange.is_small and exchange.shift == 0:
+            slowest = f", {min(rates):.3g} in the slowest of {len(rates)} groups" if len(rates) > 1 else ""
+            told.append(f"{exchange.words}: {median(rates):.3g} GB/s{slowest}; {latency_us[shape]:.3g} us of latency")
+    return told
 
 
 def links_measurements(found: FabricTimes, cluster: Cluster, slow: Sequence[str]) -> Measurements:

@@ -13,7 +13,6 @@ from math import fsum
 from typing import Any
 
 from search_spaces.decoding import Amount, Count, JsonObject, encode_fields
-from trials.failure_policy import policy_of
 from trials.trial import Attempt, LowerStrEnum, Trial, TrialKind, UtcSeconds
 
 
@@ -92,8 +91,7 @@ class EventKind(LowerStrEnum):
     """`node_hours` are what it is charged, and `billed_hours` what its job was billed, with its steps; `job_id` null:
     it was never submitted, or its end is unknown."""
     FABRIC_CHECK = "fabric_check"
-    """State of the check's job. Submitted it has the attempt's intent, later other fields of the attempt, and at its
-    end all of `FabricCheck`."""
+    """What follows from the fabric check that was measured; its trial has the events of any trial."""
     BEST_CHANGED = "best_changed"
     """`trial` null: none."""
     DRIVER_TOOK_OVER = "driver_took_over"
@@ -117,7 +115,7 @@ EVENT_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.TRIAL_ENDED: ("trial", "state", "reason"),
     EventKind.PILOT_SUBMITTED: ("pilot", "num_nodes", "reserved_s"),
     EventKind.PILOT_ENDED: ("pilot", "job_id", *_USED),
-    EventKind.FABRIC_CHECK: ("attempt", "state"),
+    EventKind.FABRIC_CHECK: ("slow_nodes", "num_available", "findings", "links"),
     EventKind.BEST_CHANGED: ("trial",),
     EventKind.DRIVER_TOOK_OVER: ("host", "pid"),
 }
@@ -171,32 +169,25 @@ class PilotUsage:
 
 
 FABRIC_CHECK = "t0000"
-"""Name of the fabric check's job, where a trial has its own."""
+"""Name of the fabric check's trial, which is not among those of the search."""
 
 
 @dataclass(frozen=True)
 class FabricCheck:
-    """Fabric check of a search: its job and, after its end, the nodes that trials avoid as long as enough are left of
-    the `num_available` that they may get, sentences about what was found, and the measured links (None: none), as
-    `Links` has them in JSON."""
+    """Fabric check of a search: its trial and, once they are drawn from its times, the consequences: nodes that trials
+    avoid as long as enough are left of the `num_available` that they may get, sentences about what was found (None:
+    nothing is drawn yet), and the measured links (None: none), as `Links` has them in JSON."""
 
-    attempt: Attempt
+    trial: Trial
     slow_nodes: tuple[str, ...] = ()
     num_available: Count = 0
-    findings: tuple[str, ...] = ()
+    findings: tuple[str, ...] | None = None
     links: Mapping[str, Any] | None = None
 
     @property
-    def is_in_flight(self) -> bool:
-        return not self.attempt.state.is_ended
-
-    @property
-    def is_over(self) -> bool:
-        """True if nothing more follows: it has ended, and was not stopped by the machine at its first attempt."""
-        if self.is_in_flight:
-            return False
-        reason = self.attempt.reason
-        return reason is None or self.attempt.attempt != "a1" or not policy_of(reason).retries
+    def node_hours(self) -> float:
+        """Node-hours of its attempts so far."""
+        return fsum(attempt.node_hours or 0.0 for attempt in self.trial.attempts)
 
 
 @dataclass(frozen=True)
@@ -220,7 +211,9 @@ class SearchRecord:
     fabric_check: FabricCheck | None = None
 
     def trial(self, name: str) -> Trial:
-        """The trial of this name; KeyError if there is none."""
+        """The trial of this name, or the fabric check's; KeyError if there is none."""
+        if name == FABRIC_CHECK and self.fabric_check is not None:
+            return self.fabric_check.trial
         return self.trials[self.index_of(name)]
 
     def index_of(self, name: str) -> int:
@@ -250,13 +243,13 @@ class SearchRecord:
 
     @property
     def in_flight(self) -> tuple[Attempt, ...]:
-        """Attempts submitted and not ended."""
-        return tuple(a for t in self.trials for a in t.attempts if not a.state.is_ended)
+        """Attempts submitted and not ended, the fabric check's first."""
+        return tuple(attempt for attempt in self.attempts if not attempt.state.is_ended)
 
     @property
     def node_hours_used(self) -> float:
-        """Node-hours of ended jobs: attempts and the fabric check, unless they were steps, and pilots."""
-        jobs = (a.node_hours or 0.0 for a in self._attempts if not a.is_step)
+        """Node-hours of ended jobs: attempts, unless they were steps, and pilots."""
+        jobs = (a.node_hours or 0.0 for a in self.attempts if not a.is_step)
         return fsum([*jobs, *(pilot.node_hours or 0.0 for pilot in self.pilots.values())])
 
     @property
@@ -265,28 +258,23 @@ class SearchRecord:
         return {name: pilot for name, pilot in self.pilots.items() if pilot.node_hours is None}
 
     @property
-    def fabric_check_node_hours(self) -> float:
-        """Node-hours of the fabric check so far; 0 without one."""
-        return 0.0 if self.fabric_check is None else self.fabric_check.attempt.node_hours or 0.0
-
-    @property
     def billed_hours(self) -> float | None:
         """Slurm's billing hours of the jobs that have ended; None without any, and where Slurm did not tell those of
         all."""
-        attempts = [attempt for attempt in self._attempts if not attempt.is_step]
+        attempts = [attempt for attempt in self.attempts if not attempt.is_step]
         return sum_of_billed_hours([*attempts, *self.pilots.values()])
 
     @property
     def node_hours_reserved(self) -> float:
-        """Upper bound of what attempts in flight, a running fabric check and open pilots will be charged."""
-        attempts = (attempt.reserved_node_hours for attempt in self._attempts if not attempt.state.is_ended)
+        """Upper bound of what attempts in flight and open pilots will be charged."""
+        attempts = (attempt.reserved_node_hours for attempt in self.in_flight)
         return fsum([*attempts, *(pilot.reserved_node_hours for pilot in self.open_pilots.values())])
 
     @property
-    def _attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, the fabric check's last."""
-        check = () if self.fabric_check is None else (self.fabric_check.attempt,)
-        return (*(a for t in self.trials for a in t.attempts), *check)
+    def attempts(self) -> tuple[Attempt, ...]:
+        """All attempts, the fabric check's first."""
+        check = () if self.fabric_check is None else (self.fabric_check.trial,)
+        return tuple(attempt for trial in (*check, *self.trials) for attempt in trial.attempts)
 
 
 def sum_of_billed_hours(jobs: Iterable[Attempt | PilotUsage]) -> float | None:

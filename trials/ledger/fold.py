@@ -19,7 +19,7 @@ from trials.ledger.events import (
     PilotUsage,
     SearchRecord,
 )
-from trials.trial import Attempt, Trial, TrialState
+from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState
 
 
 def apply_event(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
@@ -74,6 +74,12 @@ def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
     trial = Trial(**_data(event, Trial), proposed_at=event.at)
+    if (trial.kind is TrialKind.CHECK) != (trial.trial == FABRIC_CHECK):
+        raise ValueError(f"trial {trial.trial} is of the kind {trial.kind}")
+    if trial.kind is TrialKind.CHECK:
+        if search.fabric_check is not None:
+            raise ValueError("the fabric check was proposed twice")
+        return replace(search, fabric_check=FabricCheck(trial))
     if any(t.trial == trial.trial for t in search.trials):
         raise ValueError(f"trial {trial.trial} was proposed twice")
     _require_name(trial.trial, "t")
@@ -120,12 +126,18 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
     attempt, data = _open_attempt(search, event), _data(event, Attempt)
     _require_ending(event, data)
     outcome = data["outcome"]
-    if data["state"] is TrialState.MEASURED and (outcome is None or outcome.metrics is None):
+    if data["state"] is TrialState.MEASURED and not _has_measurement(attempt, outcome):
         raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without a measurement")
     data["nodes"] = data["nodes"] or attempt.nodes
     if data["started_at"] is None:
         data["started_at"] = attempt.started_at
     return _with_attempt(search, replace(attempt, **data, unknown_since=None, waits_for=None))
+
+
+def _has_measurement(attempt: Attempt, outcome: Outcome | None) -> bool:
+    if outcome is None:
+        return False
+    return outcome.fabric is not None if attempt.trial == FABRIC_CHECK else outcome.metrics is not None
 
 
 def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
@@ -170,35 +182,17 @@ def _with_pilot(search: SearchRecord, name: str, pilot: PilotUsage) -> SearchRec
 
 
 def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
-    known, data = search.fabric_check, _data(event, Attempt, _OF_CHECK)
-    state = data["state"]
-    if (state is TrialState.SUBMITTED) != (known is None or not known.is_in_flight):
-        raise ValueError(f"a fabric check is {state} while {'none' if known is None else 'another'} is there")
-    if known is None or state is TrialState.SUBMITTED:
-        _require_name(data["attempt"], "a")
-        earlier = 0.0 if known is None else known.attempt.node_hours or 0.0
-        data = _data(event, Attempt, _INTENT_OF_CHECK)
-        if missing := [name for name in _INTENT_OF_CHECK if name not in data]:
-            raise ValueError(f"event {event.seq} ({event.kind}) lacks {missing[0]}")
-        data |= {"trial": FABRIC_CHECK, "submitted_at": event.at, "earlier_node_hours": earlier}
-        return replace(search, fabric_check=FabricCheck(Attempt(**data)))
-    if data["attempt"] != known.attempt.attempt:
-        raise ValueError(f"{event.kind} for {data['attempt']!r:.80}, which is not in flight")
-    found = _data(event, FabricCheck, ("slow_nodes", "num_available", "findings", "links"))
-    return replace(search, fabric_check=FabricCheck(replace(known.attempt, **data), **found))
-
-
-_INTENT_OF_CHECK = ("attempt", "nonce", "num_nodes", "time_limit_s", "reserved_s", "is_step")
-_OF_CHECK = (
-    *("attempt", "state", "job_id", "started_at", "nodes", "ended_at", "node_hours", "billed_hours"),
-    *("reason", "excerpt"),
-)
-"""Fields of the check's attempt in its first event, and in later ones."""
+    check, found = search.fabric_check, _data(event, FabricCheck)
+    if check is None or check.trial.state is not TrialState.MEASURED or check.findings is not None:
+        raise ValueError(f"{event.kind} without a measured check, or for the second time")
+    if found["findings"] is None:
+        raise ValueError(f"{event.kind} without findings")
+    return replace(search, fabric_check=replace(check, **found))
 
 
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
     name = decode_value(str | None, event.data["trial"], "trial")
-    if name is not None and _known_trial(search, name).state is not TrialState.MEASURED:
+    if name is not None and _known_trial(search, name).measured is None:
         raise ValueError(f"trial {name} was not measured and cannot be the best")
     return replace(search, best_trial=name)
 
@@ -264,5 +258,7 @@ def _with_attempt(search: SearchRecord, attempt: Attempt, state: TrialState | No
 
 
 def _with_trial(search: SearchRecord, trial: Trial) -> SearchRecord:
+    if search.fabric_check is not None and trial.trial == FABRIC_CHECK:
+        return replace(search, fabric_check=replace(search.fabric_check, trial=trial))
     place = search.index_of(trial.trial)
     return replace(search, trials=(*search.trials[:place], trial, *search.trials[place + 1 :]))

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import sqlite
 
 from search_spaces.decoding import decode, encode
 from trials.ledger.database import LedgerBehind
-from trials.ledger.events import Event, EventKind, FencedError, SearchRecord
+from trials.ledger.events import FABRIC_CHECK, Event, EventKind, FencedError, SearchRecord
 from trials.ledger.tables import ATTEMPT, SEARCH, TRIAL
 from trials.trial import Attempt, Trial
 
@@ -53,8 +53,9 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trial_name(event: Event) -> str | None:
-    """Name of the trial that an event changes; None where it changes the search."""
-    return None if event.kind is EventKind.BEST_CHANGED else event.data.get("trial")
+    """Name of the trial that an event changes; None where it changes the search, whose row has the fabric check."""
+    name = None if event.kind is EventKind.BEST_CHANGED else event.data.get("trial")
+    return None if name == FABRIC_CHECK else name
 
 
 def store(connection: Connection, search: SearchRecord, trials: Collection[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """`python -m trials.train SPEC_PATH`: a rank of a trial or of a diagnostic job. Imports torch only after the checks.
 
-Of a diagnostic job rank 0 writes what was found next to the spec. Exit code 0 when all was measured, 1 when this rank
-failed or was ended (the outcome has the reason), 2 for bad usage.
+Of a diagnostic job rank 0 writes what was found next to the spec; of a fabric check, in its outcome. Exit code 0 when
+all was measured, 1 when this rank failed or was ended (the outcome has the reason), 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, rep
 
 def _run_diagnostic(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
     found = _diagnostic(spec.trainer["kind"])(spec, folder, env, report)
-    if env.rank == 0:
+    if env.rank == 0 and spec.trainer["kind"] == "fabric_check":
+        report.write(report.outcome(rank=0, fabric=found.to_json()))
+    elif env.rank == 0:
         found.write(folder.path)
 
 

@@ -19,7 +19,7 @@ from orchestrator.diagnostics.cluster_file import (
     cluster_file,
 )
 from orchestrator.diagnostics.doctor.finding import Severity
-from orchestrator.diagnostics.fabric import conclude, fabric_program, findings_of
+from orchestrator.diagnostics.fabric import conclude, fabric_findings, fabric_program, findings_of
 from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.selftest import (
     SelftestAnswer,
@@ -42,7 +42,7 @@ from search_spaces.schema.cluster_sections import ClusterSection
 from search_spaces.schema.validation import validate
 from search_spaces.schema.yaml_document import parse_document
 from tests.kit import MINIMAL, loaded
-from tests.orchestrator.scripted import Script, ScriptedLauncher, leave_words_of_a_rank, one_job
+from tests.orchestrator.scripted import Script, ScriptedLauncher, leave_words_of_a_rank, one_job, outcome_of
 from tests.trials.diagnostics.test_fabric_findings import LINKS, cluster, slow_at, times
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.diagnostics.calibration import (
@@ -61,7 +61,7 @@ from trials.diagnostics.named_parity_cases import QUICK
 from trials.diagnostics.parity_cases import failing_cases, named_case
 from trials.diagnostics.parity_models import SHAPES
 from trials.diagnostics.selftest import Case, CaseResult, Results, cases_of
-from trials.files.folders import SearchFolder, read_json
+from trials.files.folders import SearchFolder, read_json, write_json
 from trials.trial import FailureReason
 
 
@@ -438,3 +438,15 @@ def test_the_doctor_warns_of_slow_nodes_and_of_slow_shapes():
     assert [(f.name, f.level) for f in found][:1] == [("slow_nodes", Severity.WARNING)]
     fine = list(findings_of(judge(times(4, slow_at()), cluster(4)), cluster(4)))
     assert [(f.name, f.level) for f in fine] == [("slow_nodes", Severity.OK), ("group_bandwidth", Severity.OK)]
+
+
+def test_the_doctor_prints_what_each_shape_of_the_search_reaches(tmp_path):
+    def leave(request: LaunchRequest, number: int) -> None:
+        write_json(request.folder.outcome(), outcome_of(request.spec, Script()).to_json())
+
+    spec = loaded(tmp_path, MINIMAL, "global_batch_size=64", **ON_SLURM)
+    runner, folder = AttemptRunner(one_job(ENDED, leave)), SearchFolder(tmp_path / "doctor-abc123")
+    found = list(fabric_findings(runner, folder, spec, candidates_of(spec).layouts))
+    words = [finding.message for finding in found if finding.name == "exchange"]
+    assert "all-reduce over 8 ranks: 0.00367 GB/s, 0.00367 in the slowest of 4 groups; 5e+05 us of latency" in words
+    assert all("over" in text for text in words)

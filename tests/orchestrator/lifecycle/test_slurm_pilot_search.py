@@ -9,7 +9,6 @@ import pytest
 
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.slurm_searches import Bench, num_ended, record_of, until
-from tests.rig import attempts_of
 from tests.slurm.sandboxes import sandbox
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
@@ -75,7 +74,7 @@ def test_a_search_goes_on_with_its_steps_after_its_driver_and_in_the_next_pilot_
     for trial in record.trials:
         reasons = [attempt.reason for attempt in trial.attempts]
         assert reasons == ([FailureReason.INTERRUPTED, None] if trial.trial in hurt else [None]), trial.trial
-    steps = [attempt.job_id for attempt in attempts_of(record)]
+    steps = [attempt.job_id for attempt in record.attempts]
     assert len(set(steps)) == len(steps) == 10
     assert {step.split(".")[0] for step in steps if step} == {pilot, *bench.jobs(f"{folder.search_id}.p0002")}
     assert_one_step_a_node(record)
@@ -88,7 +87,7 @@ def test_a_search_goes_on_with_its_steps_after_its_driver_and_in_the_next_pilot_
 
 def assert_one_step_a_node(record: SearchRecord) -> None:
     """Check that no node is shared, and that several steps ran at the same time."""
-    spans = [(a.started_at or 0.0, a.ended_at or 0.0, {*a.nodes}) for a in attempts_of(record)]
+    spans = [(a.started_at or 0.0, a.ended_at or 0.0, {*a.nodes}) for a in record.attempts]
     overlapping = [
         (one, other) for one, other in itertools.combinations(spans, 2) if one[0] < other[1] and other[0] < one[1]
     ]
@@ -106,7 +105,7 @@ def test_a_cancelled_search_leaves_neither_step_nor_pilot(tmp_path, cluster):
     driver.wait(120)
     record = record_of(folder)
     assert record.state is SearchState.CANCELLED
-    assert {attempt.reason for attempt in attempts_of(record)} == {FailureReason.CANCELLED_BY_USER}
+    assert {attempt.reason for attempt in record.attempts} == {FailureReason.CANCELLED_BY_USER}
     until(lambda: bench.jobs(f"{folder.search_id}.p", "RUNNING", "COMPLETING", "PENDING"), lambda left: not left)
     until(lambda: [pid for job in jobs for pid in bench.processes_of(job)], lambda left: not left)
     assert round(record.node_hours_used * 3600, 6) >= held_node_s(bench, folder)  # hours are binary fractions

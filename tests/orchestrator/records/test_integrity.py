@@ -8,9 +8,10 @@ import pytest
 
 from orchestrator.records.integrity import require_current_journal
 from search_spaces.errors import ExternalError
+from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
 from trials.ledger.events import FABRIC_CHECK, FabricCheck, SearchRecord
-from trials.trial import Attempt, TrialState
+from trials.trial import Attempt, Trial, TrialKind, TrialState
 
 SUBMITTED, MEASURED = TrialState.SUBMITTED, TrialState.MEASURED
 
@@ -20,8 +21,10 @@ def check_current(path: Path, folders: tuple[str, ...], known: str | None, state
     folder = SearchFolder(path)
     for name in folders:
         folder.attempt(FABRIC_CHECK, name).path.mkdir(parents=True)
-    attempt = Attempt(FABRIC_CHECK, known or "", "0" * 32, num_nodes=1, time_limit_s=630.0, state=state)
-    check = None if known is None else FabricCheck(attempt)
+    names = [f"a{number}" for number in range(1, 1 + int((known or "a0")[1:]))]
+    attempts = tuple(Attempt(FABRIC_CHECK, name, "0" * 32, num_nodes=1, time_limit_s=630.0) for name in names)
+    trial = Trial(FABRIC_CHECK, Layout(), TrialKind.CHECK, state, attempts=attempts)
+    check = None if known is None else FabricCheck(trial)
     require_current_journal(folder, SearchRecord(path.name, {}, "", 0.0, fabric_check=check))
 
 

@@ -13,7 +13,7 @@ from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
-from tests.rig import LAYOUTS, Killed, Rig, attempts_of, raise_killed, steady
+from tests.rig import LAYOUTS, Killed, Rig, raise_killed, steady
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.ledger.journal import Journal
@@ -178,7 +178,7 @@ def test_a_baseline_is_not_tried_again_where_the_search_is_cancelled_or_the_budg
     poor.script = ended_by_others("t0001")
     poor.limits = replace(poor.limits, budget_node_hours=(poor.launcher.longest_s(600.0) + 1) / 3600)
     for rig in (cancelled, poor):
-        assert [attempt.reason for attempt in attempts_of(rig.run())] == [FailureReason.CANCELLED_BY_USER]
+        assert [attempt.reason for attempt in rig.run().attempts] == [FailureReason.CANCELLED_BY_USER]
 
 
 def test_energy_that_no_driver_reports_ends_the_search_at_the_first_trial(rig):

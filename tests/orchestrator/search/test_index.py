@@ -36,13 +36,14 @@ def assert_true_to(index: SearchIndex, search: SearchRecord, headroom: MemoryHea
     """Compare every property with the record's trials."""
     trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
     ended = [attempt for attempt in attempts if attempt.state.is_ended]
-    assert index.unended == [trial for trial in trials if not trial.state.is_ended]
+    checks = () if search.fabric_check is None else (search.fabric_check.trial,)
+    assert index.unended == [trial for trial in (*checks, *trials) if not trial.state.is_ended]
     assert index.in_flight == search.in_flight
     assert index.node_hours_used == search.node_hours_used
     assert index.node_hours_reserved == search.node_hours_reserved
     assert index.num_layouts == search.num_layouts
-    check = [] if search.fabric_check is None or search.fabric_check.is_in_flight else [search.fabric_check.attempt]
-    moments = [m for attempt in (*check, *ended) for m in (attempt.started_at, attempt.ended_at) if m is not None]
+    all_ended = [attempt for attempt in search.attempts if attempt.state.is_ended]
+    moments = [m for attempt in all_ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
     assert index.last_change_at == max([search.created_at, *moments])
     known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
     assert index.num_measured == len(known)

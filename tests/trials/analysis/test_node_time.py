@@ -81,7 +81,7 @@ def test_pilots_that_idle_and_the_fabric_check_are_part_of_the_whole(others, nam
 def test_idle_is_what_pilots_held_beyond_their_steps_and_never_below_zero(held, idle):
     """The check and the first trial are steps; the second trial has a job of its own."""
     step, job = replace(attempt(), is_step=True), replace(attempt(), trial="t0002")
-    check = FabricCheck(replace(attempt(), is_step=True, node_hours=0.75))
+    check = FabricCheck(trial(replace(attempt(), is_step=True, node_hours=0.75)))
     pilots = {"p0001": PilotUsage(4, 3600.0, 1e9, held), "p0002": PilotUsage(4, 3600.0, 1e9, 0.0)}
     trials = (trial(step), replace(trial(job), trial="t0002"))
     record = SearchRecord("s", {}, "c0de", 1e9, trials=trials, pilots=pilots, fabric_check=check)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
-from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
+from trials.ledger.events import FABRIC_CHECK, EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.ledger.fold import apply_event
 from trials.ledger.journal import Journal
-from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 SEARCH_ID = "story-aaaaaa"
 NOON = 1_780_000_000.0
@@ -82,6 +82,8 @@ class Story:
     def measure(self, trial: str = "t0001", attempt: str = "a1", tokens_per_sec: float = 1000.0) -> Event:
         measured = metrics(tokens_per_sec, 0.1, startup_parts_s={"import": 0.1})
         told = {"flags": ("time_limit",), "measured": measured, "step_times_s": (0.1, 0.2)}
+        if trial == FABRIC_CHECK:
+            told = {"fabric": {"nodes": ["n1"], "times": []}}
         outcome = Outcome(self.search_id, trial, attempt, "0" * 32, OutcomeStatus.MEASURED, **told)
         return self.end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())
 
@@ -111,18 +113,12 @@ class Story:
             EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours, billed_hours=16 * node_hours
         )
 
-    def submit_check(self) -> Event:
-        name = "a1" if self.search.fabric_check is None else "a2"
-        values = {"nonce": "0" * 32, "num_nodes": 2, "time_limit_s": 60.5, "reserved_s": 90.0}
-        values["is_step"] = False
-        return self.add(EventKind.FABRIC_CHECK, state="submitted", attempt=name, **values)
+    def propose_check(self) -> Event:
+        return self.propose(FABRIC_CHECK, Layout(num_nodes=2, data_parallel=8), kind=TrialKind.CHECK)
 
-    def end_check(self, reason: FailureReason | None = None, links: dict | None = None) -> Event:
-        times = {"started_at": self.now, "ended_at": self.now, "node_hours": 0.5, "nodes": ["n1", "n2"]}
+    def conclude_check(self, links: dict | None = None) -> Event:
         found = {"slow_nodes": ["n2"], "num_available": 3, "findings": ["n2 is slow"], "links": links}
-        state, name = "measured" if reason is None else "failed", self.search.fabric_check.attempt.attempt
-        data = {"job_id": "4710", "reason": reason, "excerpt": None, **times, **found}
-        return self.add(EventKind.FABRIC_CHECK, state=state, attempt=name, **data)
+        return self.add(EventKind.FABRIC_CHECK, **found)
 
     def take_over(self) -> Event:
         return self.add(EventKind.DRIVER_TOOK_OVER, host="login2", pid=4711)
@@ -210,12 +206,11 @@ def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
     ]
     nexts += [partial(story.end_pilot, name, draw(_SECONDS)) for name in story.search.open_pilots]
     check = story.search.fabric_check
-    if check is not None and check.is_in_flight:
-        links = draw(st.none() | st.just({"domains": [], "fabric": None}))
-        nexts.append(lambda: story.end_check(draw(st.none() | st.sampled_from(FailureReason)), links))
-    elif check is None or not check.is_over:
-        nexts.append(story.submit_check)
-    for trial in story.search.trials:
+    if check is None:
+        nexts.append(story.propose_check)
+    elif check.trial.state is TrialState.MEASURED and check.findings is None:
+        nexts.append(lambda: story.conclude_check(draw(st.none() | st.just({"domains": [], "fabric": None}))))
+    for trial in (*story.search.trials, *(() if check is None else (check.trial,))):
         if not trial.state.is_ended:
             nexts += _continuations_of_trial(story, draw, trial)
     return nexts

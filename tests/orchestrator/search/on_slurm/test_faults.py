@@ -15,7 +15,7 @@ from search_spaces.errors import ExternalError
 from slurm.job_state import JobState
 from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.scripted import Script
-from tests.rig import POLL_S, Killed, Rig, attempts_of, one_attempt, speed_of
+from tests.rig import POLL_S, Killed, Rig, one_attempt, speed_of
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialState
 
@@ -240,7 +240,7 @@ def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang, logged):
     search = rig.run()
     assert search.state is SearchState.CANCELLED
     assert any("unreachable" in note for note in logged)
-    assert {attempt.reason for attempt in attempts_of(search)} == {FailureReason.CANCELLED_BY_USER}
+    assert {attempt.reason for attempt in search.attempts} == {FailureReason.CANCELLED_BY_USER}
 
 
 @pytest.mark.fault(14)

@@ -16,7 +16,7 @@ from slurm.job_state import JobState
 from slurm.request import JobOptions, Placement
 from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.scripted import Script
-from tests.rig import POLL_S, Rig, attempts_of, one_attempt, speed_of
+from tests.rig import POLL_S, Rig, one_attempt, speed_of
 from trials.files import folders
 from trials.ledger.events import EndReason
 from trials.trial import FailureReason, TrialKind, TrialState
@@ -166,7 +166,7 @@ def test_a_clock_that_jumps_gives_no_negative_duration_and_no_lost_job(rig, jump
     in_s(rig, 30, lambda: setattr(rig.cluster, "clock_ahead_s", jump_s))
     search = rig.run(books_are_uncertain=True)
     assert all(trial.state is TrialState.MEASURED for trial in search.trials)
-    assert all(0 <= attempt.node_hours * 3600 <= attempt.reserved_s for attempt in attempts_of(search))
+    assert all(0 <= attempt.node_hours * 3600 <= attempt.reserved_s for attempt in search.attempts)
 
 
 @pytest.mark.fault(46)
@@ -204,7 +204,7 @@ def test_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(rig):
     in_use = Script(duration_s=5.0, reason=FailureReason.GPU_MEMORY_IN_USE, excerpt="GPU 1 of n1: 40.00 of 79.10 GiB")
     is_first = lambda spec: (spec.trial, spec.attempt) == ("t0001", "a1")  # noqa: E731
     rig.script = lambda spec, restart: in_use if is_first(spec) else Script(tokens_per_sec=speed_of(spec))
-    dirty, clean, *others = attempts_of(rig.run())
+    dirty, clean, *others = rig.run().attempts
     assert (dirty.reason, clean.state) == (FailureReason.GPU_MEMORY_IN_USE, TrialState.MEASURED)
     assert "40.00 of 79.10 GiB" in dirty.excerpt
     assert (clean.exclude, set(clean.nodes) & set(dirty.nodes)) == (dirty.nodes, set())
@@ -220,7 +220,7 @@ def test_the_first_jobs_wait_for_the_users_and_later_ones_do_not(rig):
     in_s(rig, 1000, rig.cluster.unmet.clear)
     search = rig.run()
     assert [job.request.is_first for job in rig.cluster.jobs()] == [True, True, False]
-    assert min(attempt.started_at for attempt in attempts_of(search)) >= search.created_at + 990
+    assert min(attempt.started_at for attempt in search.attempts) >= search.created_at + 990
     assert search.end_reason is EndReason.MAX_TRIALS
 
 

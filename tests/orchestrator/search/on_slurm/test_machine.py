@@ -35,6 +35,8 @@ MANY = settings(
 )
 SECONDS = st.sampled_from([1.0, 7.0, 20.0, 60.0, 300.0])
 NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
+NOTHING_FOUND = {"slow_nodes": [], "num_available": 4, "findings": [], "links": None}
+"""What follows from a fabric check of like nodes."""
 
 
 class DisturbedSearch(RuleBasedStateMachine):
@@ -139,8 +141,10 @@ class SearchOnSlurm(DisturbedSearch):
         parallel=st.integers(1, 3),
         budget=st.none() | st.floats(0.3, 3.0),
         accounting=st.booleans(),
+        checks=st.booleans(),
     )
-    def a_search(self, trials: int, parallel: int, budget: float | None, accounting: bool) -> None:
+    def a_search(self, trials: int, parallel: int, budget: float | None, accounting: bool, checks: bool) -> None:
+        self.rig.found = NOTHING_FOUND if checks else None
         self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
         self.rig.script = one_of_five
         if not accounting:
@@ -224,8 +228,10 @@ class SearchInPilots(DisturbedSearch):
         startup_s=st.sampled_from([1.0, 3.0, 40.0, 100.0, 280.0]),
         longest_s=st.sampled_from([1.0, LONGEST_PILOT_S]),
         has_dirty_gpu=st.booleans(),
+        checks=st.booleans(),
     )
-    def a_search(self, trials, parallel, budget, startup_s, longest_s, has_dirty_gpu) -> None:
+    def a_search(self, trials, parallel, budget, startup_s, longest_s, has_dirty_gpu, checks) -> None:
+        self.rig.found = NOTHING_FOUND if checks else None
         self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
         self.rig.startup_s, self.rig.longest_s = startup_s, longest_s
         self.allowed["slack_s"] = 1.0

@@ -13,7 +13,7 @@ from orchestrator.search.stopping import Limits
 from tests.fake_slurm.client import FakeSlurm
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.on_slurm.test_crashes import KillPoint
-from tests.rig import Killed, Rig, attempts_of, speed_of, steady
+from tests.rig import Killed, Rig, speed_of, steady
 from trials.ledger.events import EndReason, Event, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialState
 
@@ -107,7 +107,7 @@ def test_a_pilot_that_never_starts_costs_nothing_when_its_search_is_cancelled(ri
     rig.callbacks = DriverCallbacks(require_cap, cancel_requested=lambda: rig.cluster.time > began + 300.0)
     search = ended_within_cap(rig)
     assert (search.node_hours_used, len(rig.own_jobs())) == (0.0, 1)
-    assert {attempt.reason for attempt in attempts_of(search)} == {FailureReason.CANCELLED_BY_USER}
+    assert {attempt.reason for attempt in search.attempts} == {FailureReason.CANCELLED_BY_USER}
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_the_next_attempt_has_what_a_short_pilot_returns(rig, fails_first):
     rig.limits, rig.longest_s = Limits(1 if fails_first else 2, 1, budget_node_hours=1.0), 1.0
     search = ended_within_cap(rig)
     assert [trial.state for trial in search.trials] == [TrialState.MEASURED] * (1 if fails_first else 2)
-    assert len(search.pilots) == len(attempts_of(search)) == 2
+    assert len(search.pilots) == len(search.attempts) == 2
 
 
 @pytest.mark.slow
