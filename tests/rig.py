@@ -21,9 +21,8 @@ from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.experiment import PairedSampler, without
 from orchestrator.search.fabric_check import FabricProgram
-from orchestrator.search.samplers.base import GridSampler, Sampler
+from orchestrator.search.samplers.base import GridSampler, PairedSampler, Sampler, without
 from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom

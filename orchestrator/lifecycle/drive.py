@@ -20,7 +20,9 @@ from orchestrator.planning.prior_trials import load_prior_trials
 from orchestrator.records.integrity import require_current_journal, require_unchanged_files
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks, SearchObjective
 from orchestrator.search.driver import Driver
-from orchestrator.search.experiment import limits_of, sampler_of, without
+from orchestrator.search.samplers.base import without
+from orchestrator.search.samplers.factory import sampler_of
+from orchestrator.search.stopping import limits_of
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import SearchFolder
 from trials.ledger.reader import LedgerReader

@@ -13,8 +13,7 @@ from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.lifecycle.lock import SearchLock
 from orchestrator.search.event_store import EventStore
-from orchestrator.search.experiment import limits_of
-from orchestrator.search.stopping import remaining_work
+from orchestrator.search.stopping import limits_of, remaining_work
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.pilot.files import PilotFolder

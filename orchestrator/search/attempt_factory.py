@@ -175,8 +175,3 @@ def next_attempt(
     """The trial's first or next attempt, not submitted yet."""
     name = f"a{len(trial.attempts) + 1}"
     return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, is_step, exclude)
-
-
-def as_cancelled(status: LaunchStatus, reason: FailureReason) -> LaunchStatus:
-    """The status as a cancellation: only the driver knows that it asked for one, and why."""
-    return replace(status, reason=reason)

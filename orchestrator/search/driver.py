@@ -30,7 +30,6 @@ from orchestrator.search.stopping import (
     unmeasurable_excerpt,
     wall_time_exceeded,
 )
-from orchestrator.search.submit import create_attempts
 from trials.analysis.best_layout import no_room_detail
 from trials.analysis.setting_failures import SettingValue
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
@@ -132,7 +131,7 @@ class Driver:
             self._stop_if_broken()
             if self._fabric.advance():
                 self._proposer.propose()
-            create_attempts(self._context)
+            self._finalizer.begin_trials()
             self._launch()
             self._end_if_done()
         except LaunchPostponed as postponed:

@@ -75,7 +75,7 @@ class FabricChecker:
         self._context.propose(Trial(FABRIC_CHECK, layout, TrialKind.CHECK))
 
     def _conclude(self, check: FabricCheck) -> None:
-        if check.findings is not None or self._program is None:
+        if check.findings is not None or self._program is None or self._context.search.state is SearchState.STOPPING:
             return
         outcome, cluster = check.trial.attempts[-1].outcome, self._program.cluster
         assert outcome is not None

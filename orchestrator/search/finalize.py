@@ -1,24 +1,27 @@
-"""Finalization of trials: retries, ends, and the best layout so far."""
+"""Trials once proposed: their attempts, recorded before they are launched, retries, ends, and the best so far."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
+from orchestrator.search.node_exclusion import nodes_to_avoid, with_nodes_of_earlier_runs, with_slow_nodes
 from orchestrator.search.pilot_charges import may_return_budget
-from orchestrator.search.submit import create_attempt
+from search_spaces.decoding import encode
 from search_spaces.layouts.settings import described
 from trials.analysis.early_stopping import best_file
 from trials.attempt_result import may_retry
 from trials.failure_policy import policy_of
 from trials.files.folders import write_json
-from trials.ledger.events import EventKind, SearchState
+from trials.ledger.events import EVENT_FIELDS, EventKind, SearchState
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 
 class TrialFinalizer:
-    """Retries or ends trials whose attempts have ended."""
+    """Begins trials, and retries or ends those whose attempts have ended."""
 
     def __init__(self, context: SearchContext):
         self._context = context
@@ -36,6 +39,40 @@ class TrialFinalizer:
                 self._retry_or_end(trial, last)
         self._record_best()
 
+    def begin_trials(self) -> None:
+        """Record an attempt for every trial without one; end those that the budget cannot cover.
+
+        A full budget may only have to wait for what attempts and pilots have reserved and do not use.
+        """
+        for trial in self._context.index.unended:
+            if trial.state is not TrialState.PROPOSED or not self._context.is_running:
+                continue
+            if self._context.can_afford(trial.layout, trial.kind):
+                self._create_attempt(trial)
+            elif not may_return_budget(self._context):
+                self._context.end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
+
+    def _create_attempt(self, trial: Trial) -> None:
+        """Record the trial's next attempt, which the driver launches."""
+        context, launcher = self._context, self._context.launcher
+        limit_s = context.time_limit_s(context.index, trial.layout.num_nodes, trial.kind)
+        reserved_s, is_step = launcher.longest_s(limit_s), launcher.runs_steps
+        nonce, avoided = secrets.token_hex(16), self._nodes_to_avoid(trial)
+        attempt = next_attempt(trial, nonce, limit_s, reserved_s, is_step, avoided)
+        context.event(EventKind.ATTEMPT_SUBMITTED, **encode(attempt, *EVENT_FIELDS[EventKind.ATTEMPT_SUBMITTED]))
+
+    def _nodes_to_avoid(self, trial: Trial) -> tuple[str, ...]:
+        """Nodes that the trial's next attempt avoids; none for a check, which is of all nodes."""
+        if trial.kind is TrialKind.CHECK:
+            return ()
+        index, num_nodes = self._context.index, self._context.factory.cluster.num_nodes
+        runs = index.runs_of(trial.layout)
+        avoided = nodes_to_avoid(trial, index.bad_nodes, runs, num_nodes)
+        avoided = with_slow_nodes(avoided, trial, self._context.search.fabric_check)
+        if trial.kind is not TrialKind.REPEAT:
+            return avoided
+        return with_nodes_of_earlier_runs(avoided, trial, runs, self._context.launcher.num_choosable_nodes())
+
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
         if policy_of(last.reason).may_be_setting and self._has_failing_setting(trial):
             self._end_trial(trial, last.state, FailureReason.SETTING_FAILURE)
@@ -45,7 +82,7 @@ class TrialFinalizer:
         ):
             self._end_trial(trial, last.state, last.reason)
         elif self._context.is_running and self._context.can_afford(trial.layout, trial.kind):
-            create_attempt(self._context, trial)
+            self._create_attempt(trial)
         elif self._context.is_running and not may_return_budget(self._context):
             self._end_trial(trial, last.state, last.reason)
 

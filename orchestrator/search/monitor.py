@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.search.attempt_factory import as_cancelled
 from orchestrator.search.context import SearchContext
 from orchestrator.search.node_hours import billed_hours_of, node_hours_of, node_hours_until_requeue
 from orchestrator.search.pilot_charges import charge_ended_pilots
@@ -126,7 +126,7 @@ class AttemptMonitor:
 
     def _end(self, attempt: Attempt, status: LaunchStatus) -> None:
         if self._context.search.state is SearchState.STOPPING and _may_be_cancelled_by_us(status):
-            status = as_cancelled(status, self._context.cancel_reason)
+            status = replace(status, reason=self._context.cancel_reason)
         trial, now = self._context.trial(attempt), self._context.launcher.now()
         try:
             result = self._context.factory.result(trial, attempt, status, now)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
-from orchestrator.search import finalists
 from orchestrator.search.context import SearchContext
 from orchestrator.search.index import SearchIndex
 from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import remaining_layouts
 from search_spaces.layouts.layout import Layout
-from trials.analysis.final_rounds import describe_finals_end
+from trials.analysis.final_rounds import FinalRounds, choose_finalists, describe_finals_end
+from trials.analysis.finals import Finals
 from trials.analysis.setting_failures import SettingValue
+from trials.analysis.stack_pairs import in_pairs
 from trials.ledger.events import EndReason
 from trials.trial import Trial, TrialKind, TrialState
 
@@ -66,16 +68,57 @@ class TrialProposer:
         """Reruns after a suspect run, else the due repeats of finalists; no repeats while a layout of the search is
         running."""
         index = self._context.index
-        if again := finalists.pending_reruns(index, self._context.can_afford):
+        if again := self._pending_reruns():
             return again
         if index.before_repeats.unended or self.proposal_end_reason() is None:
             return []
-        chosen = finalists.chosen_finalists(index, self._context.limits.finalists, self._context.goal.baseline_keys)
-        terms = self._context.finals_terms
-        due = finalists.due_repeats(index, chosen, terms, self._context.can_afford)
-        if not due and (end := finalists.finals_end(index, chosen, terms)):
+        entrants, finals = self._entrants(), self._finals
+        due = self._due_repeats(entrants, finals)
+        if not due and (end := finals.end([layout.key for layout in entrants])):
             self._context.log_once.info(describe_finals_end(end))
         return due
+
+    def _pending_reruns(self) -> list[Layout]:
+        """Layouts whose only run was on a suspect node, in the order of these runs. Each is measured once more."""
+        index = self._context.index
+        again = {trial.layout.key for trial in index.measured_again}
+        suspects = (trial.layout for trial in index.suspects if trial.layout.key not in again)
+        return [layout for layout in suspects if self._context.can_afford(layout)]
+
+    @property
+    def _finals(self) -> FinalRounds:
+        """The finals of the search so far."""
+        index = self._context.index
+        keys = {trial.layout.key: trial.layout for trial in index.repeats}
+        return FinalRounds([t for layout in keys.values() for t in index.runs_of(layout)], self._context.finals_terms)
+
+    def _entrants(self) -> list[Layout]:
+        """Layouts to measure again, by the ranking before the first repeat; of an experiment those of which both sides
+        were measured, next to each other."""
+        limits, ranking = self._context.limits, self._context.index.before_repeats.ranking
+        if not limits.finalists:
+            return []
+        chosen = choose_finalists(ranking(), limits.finalists, self._context.goal.baseline_keys)
+        return in_pairs(chosen) if limits.are_paired else list(chosen)
+
+    def _due_repeats(self, entrants: Sequence[Layout], finals: FinalRounds) -> list[Layout]:
+        """Entrants to measure next, in this order. A round starts when the previous one has ended; who is in it follows
+        from those before."""
+        terms, affordable = self._context.finals_terms, self._context.can_afford
+        going = [layout for layout in entrants if not any(map(_has_failed, finals.repeats.get(layout.key, ())))]
+        if not self._context.index.in_flight:  # attempts in flight release what they reserved and did not use
+            going = [layout for layout in going if affordable(layout)]
+        for number in range(terms.rounds):  # rounds that have ended
+            if not finals.has_ended(number):
+                return []
+            if number > 0 and terms.rule is Finals.UNTIL_DECIDED:
+                next_round = finals.standing(number).next_round
+                going = [layout for layout in going if layout.key in next_round]
+            if terms.are_paired:
+                going = in_pairs(going, is_reversed=number % 2 == 0)  # the first runs were a round, too
+            if due := [layout for layout in going if len(finals.repeats.get(layout.key, ())) <= number]:
+                return list(takewhile(affordable, due))
+        return []
 
     def proposal_end_reason(self) -> EndReason | None:
         """Reason why no more layouts will be proposed, repeats aside; None while some may be."""
@@ -137,3 +180,7 @@ class TrialProposer:
 def _new_layouts(layouts: Sequence[Layout], index: SearchIndex) -> list[Layout]:
     """Layouts not tried yet, each once. A sampler that only repeats itself has run out."""
     return list({layout.key: layout for layout in layouts if not index.was_tried(layout)}.values())
+
+
+def _has_failed(trial: Trial) -> bool:
+    return trial.state.is_ended and trial.state is not TrialState.MEASURED

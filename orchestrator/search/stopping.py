@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork
 from orchestrator.search.index import NUM_LAST_ENDED, SearchIndex
 from trials.analysis.finals import DEFAULT_FINALS, Finals
@@ -50,6 +51,22 @@ class Limits:
     finalist_repeats: int = 1
     finals: Finals = DEFAULT_FINALS
     are_paired: bool = False
+
+
+def limits_of(spec: SearchSpec) -> Limits:
+    """The limits of the search file."""
+    wanted = spec.search
+    return Limits(
+        wanted.max_trials,
+        wanted.parallel_trials,
+        wanted.budget_node_hours,
+        wanted.max_wall_time_s,
+        wanted.idle_limit_s,
+        finalists=wanted.finalists,
+        finalist_repeats=wanted.finalist_repeats,
+        finals=wanted.finals,
+        are_paired=wanted.against is not None,
+    )
 
 
 def remaining_layouts(num_layouts: int, limits: Limits) -> int:

@@ -13,8 +13,8 @@ from orchestrator.config.loader import json_schema, load_search_file
 from orchestrator.config.reference import reference
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.planning.candidates import candidates_of, require_affordable
-from orchestrator.search.experiment import other_software
 from orchestrator.search.samplers.cost_model_posterior import TuningTask
+from orchestrator.search.samplers.factory import other_software
 from search_spaces.cost_model.memory import stage_memory
 from search_spaces.cost_model.posterior import MemoryPosterior
 from search_spaces.errors import InputError, Problem
