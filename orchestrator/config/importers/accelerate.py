@@ -10,9 +10,8 @@ from orchestrator.config.importers.deepspeed_config import OF_THE_PROGRAM, read_
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.megatron.fields import other_backend
 from orchestrator.config.importers.rows import ReadFields, read_rows
-from orchestrator.config.importers.settings import FieldReaders, FileSettings, ValueRules, one_of
-from orchestrator.config.importers.source_file import ReadFile
-from orchestrator.config.importers.yaml_config import document_settings, yaml_document
+from orchestrator.config.importers.settings import FieldReaders, FileSettings, ValueRules, document_settings, one_of
+from orchestrator.config.importers.source_file import ReadFile, yaml_document
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.errors import InputError
 from trials.trainers.accelerate.config import ACCELERATE, REPLICAS, kind_of

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.json_text import json_object
 from orchestrator.config.importers.rows import read_rows
 from orchestrator.config.importers.settings import CODE, FileSettings, flat
+from orchestrator.config.importers.source_file import json_object
 from trials.trainers.common.deepspeed_config import DEEPSPEED, MICRO, STEPS, TOTAL, ZERO
 
 CHARACTERISTIC_KEYS = (TOTAL, MICRO, ZERO)

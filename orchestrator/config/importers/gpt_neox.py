@@ -7,8 +7,16 @@ from typing import Any
 
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.rows import ReadFields, read_rows
-from orchestrator.config.importers.settings import CODE, FieldReaders, FileSettings, ValueRule, ValueRules, one_of
-from orchestrator.config.importers.yaml_config import document_settings, yaml_document
+from orchestrator.config.importers.settings import (
+    CODE,
+    FieldReaders,
+    FileSettings,
+    ValueRule,
+    ValueRules,
+    document_settings,
+    one_of,
+)
+from orchestrator.config.importers.source_file import yaml_document
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, WORLD_RULE, layout_mesh
 from search_spaces.schema.yaml_document import Document, KeyPath

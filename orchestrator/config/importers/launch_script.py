@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.config.importers.bash.script import Script, Word, read_script
-from orchestrator.config.importers.command_settings import either_command, from_starter
+from orchestrator.config.importers.command_settings import LAUNCHER_OPTIONS, either_command, from_starter
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.launcher_options import LAUNCHER_OPTIONS
 from orchestrator.config.importers.megatron.script import num_characteristic_options, read_megatron_command
 from orchestrator.config.importers.megatron_bridge import is_bridge_command, read_bridge_command
 from orchestrator.config.importers.settings import CODE

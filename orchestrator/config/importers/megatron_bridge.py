@@ -9,16 +9,14 @@ from typing import Any
 
 from orchestrator.config.importers.bash.script import Script, Word
 from orchestrator.config.importers.batch import complete_batch
-from orchestrator.config.importers.command_settings import command_settings, from_starter
+from orchestrator.config.importers.command_settings import LAUNCHER, LAUNCHER_OPTIONS, command_settings, from_starter
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.config.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
 from orchestrator.config.importers.ranks import Ranks, ranks_of
 from orchestrator.config.importers.rows import read_rows
 from orchestrator.config.importers.settings import CODE, FileSettings, Setting, flat
 from orchestrator.config.importers.slurm_header import SlurmHeader
-from orchestrator.config.importers.source_file import ReadFile
-from orchestrator.config.importers.yaml_config import yaml_document
+from orchestrator.config.importers.source_file import ReadFile, yaml_document
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
 from trials.trainers.common.megatron_core import all_fields

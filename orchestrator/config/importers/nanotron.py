@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.rows import read_rows
-from orchestrator.config.importers.settings import FileSettings
-from orchestrator.config.importers.yaml_config import document_settings, yaml_document
+from orchestrator.config.importers.settings import FileSettings, document_settings
+from orchestrator.config.importers.source_file import yaml_document
 from search_spaces.layouts.layout import layout_mesh
 from trials.trainers.nanotron.config import NANOTRON
 

@@ -11,13 +11,11 @@ from orchestrator.config.importers.deepspeed_config import looks_like_deepspeed,
 from orchestrator.config.importers.gpt_neox import looks_like_gpt_neox, read_gpt_neox
 from orchestrator.config.importers.hf_config import looks_like_hf, read_hf_config
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.json_text import json_object
 from orchestrator.config.importers.launch_script import read_launch_script
 from orchestrator.config.importers.megatron_bridge import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.config.importers.nanotron import looks_like_nanotron, read_nanotron
-from orchestrator.config.importers.source_file import read_beside, read_utf8
+from orchestrator.config.importers.source_file import json_object, read_beside, read_utf8, yaml_document
 from orchestrator.config.importers.torchtitan.saved import looks_like_torchtitan, read_module, read_saved_config
-from orchestrator.config.importers.yaml_config import yaml_document
 from search_spaces.errors import InputError
 
 Format = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[str], ImportedConfig]]

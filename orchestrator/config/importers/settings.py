@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.config.importers.bash.placeholders import has_placeholder_form
 from search_spaces.errors import InputError, Problem, format_value
 from search_spaces.schema.unsafe_text import hidden, is_printable
 from search_spaces.schema.validation import FILL_IN
+from search_spaces.schema.yaml_document import Document, KeyPath
 from trials.trainers.table import Table
 
 T = TypeVar("T")
@@ -304,3 +306,31 @@ def placeholder_doubt(value: Any) -> str | None:
     """The reason why a value in a file that no shell reads is not known, if it has a variable or is a placeholder."""
     is_placeholder = isinstance(value, str) and (has_placeholder_form(value) or re.search(r"\$\{?\w", value))
     return "it is a placeholder" if is_placeholder else None
+
+
+def document_settings(document: Document, table: Table, paths: Mapping[str, KeyPath] | None = None) -> FileSettings:
+    """The settings of a document. `paths` tells where its sections are, by the names of the table; absent ones are at
+    the top."""
+    places = {name: (name,) for name in document.data} if paths is None else paths
+
+    def line(name: str) -> int | None:
+        section, *inner = name.split(".")
+        return document.location(places.get(name) or (*places.get(section, (section,)), *inner)).line
+
+    data: dict[str, Any] = {name: document.value(path) for name, path in places.items()}
+    return FileSettings(flat(data, table, line), table)
+
+
+EXPERT_LAYERS = "experts are in each expert_layer_every-th layer after the first num_dense_layers"
+ROUTING = "a token's experts are weighted by the softmax of their logits"
+NO_MODEL_FIELD = "no field of the model section expresses it"
+
+
+def expert_pattern(has_experts: Sequence[bool]) -> tuple[int, int] | None:
+    """(num_dense_layers, expert_layer_every) of a model whose layers have experts or an MLP as said; None where no two
+    numbers say it."""
+    layers = range(len(has_experts))
+    for every, dense in product((number + 1 for number in layers), layers):
+        if all(has_experts[layer] == (layer >= dense and (layer - dense + 1) % every == 0) for layer in layers):
+            return dense, every
+    return None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from search_spaces.decoding import parse_json
 from search_spaces.errors import InputError
 from search_spaces.plain_file import read_named, read_referenced
-from search_spaces.schema.yaml_document import MAX_BYTES
+from search_spaces.schema.yaml_document import MAX_BYTES, Document, parse_document
 
 ReadFile = Callable[[str], str]
 """Text of a file by its path in a script; InputError where it cannot be read."""
@@ -43,3 +47,28 @@ def read_beside(script: Path) -> ReadFile:
         return read_utf8(folder / name, read_referenced)
 
     return read
+
+
+def yaml_document(text: str) -> Document:
+    """The YAML mapping in this text; errors name no file, which the caller fills in."""
+    return parse_document(text.encode(), None, Path())
+
+
+def json_object(text: str, code: str, what: str) -> dict[str, Any]:
+    """The JSON object in `text`; `what` names the text in the error. InputError (`code`) for anything else, for a
+    duplicate key, and as `parse_json` says."""
+    try:
+        data = parse_json(text)
+        json.loads(text, object_pairs_hook=_require_unique)
+        if not isinstance(data, dict):
+            raise ValueError("it is a list or a single value")
+    except ValueError as error:
+        fix = "correct the file, or give another"
+        raise InputError.of(code, f"not a JSON object: {error}", rule=f"{what} is a JSON object", fix=fix) from error
+    return data
+
+
+def _require_unique(pairs: list[tuple[str, Any]]) -> None:
+    ((key, count),) = Counter(key for key, _ in pairs).most_common(1) or [("", 0)]
+    if count > 1:
+        raise ValueError(f"the key {key!r} appears twice")

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.config.importers.deepspeed_config import read_ds_config
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.json_text import json_object
+from orchestrator.config.importers.source_file import json_object
 from orchestrator.config.spec import SearchSpec
 from orchestrator.records.formats.reading import layout_of, read_text, result_of, rows_of
 from orchestrator.records.observations import TableRows

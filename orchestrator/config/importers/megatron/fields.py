@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.config.importers.expert_layers import expert_pattern
 from orchestrator.config.importers.rows import ReadFields
-from orchestrator.config.importers.settings import FieldReaders, FileSettings, Setting
+from orchestrator.config.importers.settings import FieldReaders, FileSettings, Setting, expert_pattern
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.pipeline_split import GivenSplit
 from trials.trainers.common.megatron_core import ACTIVATIONS, is_latent

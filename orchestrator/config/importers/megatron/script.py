@@ -11,17 +11,15 @@ from typing import Any
 
 from orchestrator.config.importers.bash.script import Script, Word
 from orchestrator.config.importers.batch import complete_batch, require_agreement
-from orchestrator.config.importers.command_settings import command_settings, default_notes
+from orchestrator.config.importers.command_settings import LAUNCHER, LAUNCHER_OPTIONS, command_settings, default_notes
 from orchestrator.config.importers.deepspeed_config import CHARACTERISTIC_KEYS, read_ds_config
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.json_text import json_object
-from orchestrator.config.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.config.importers.megatron.fields import EXPERT_LAYERS, changes, core_settings, differences
 from orchestrator.config.importers.ranks import ranks_of
 from orchestrator.config.importers.rows import read_rows
 from orchestrator.config.importers.settings import CODE, FileSettings, Setting
 from orchestrator.config.importers.slurm_header import SlurmHeader
-from orchestrator.config.importers.source_file import ReadFile
+from orchestrator.config.importers.source_file import ReadFile, json_object
 from search_spaces.errors import InputError, Problem
 from trials.trainers.common.megatron_options import MEGATRON_LM, CommandLine, num_tokens
 from trials.trainers.common.options import option_names

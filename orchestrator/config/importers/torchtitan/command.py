@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.config.importers.bash.script import Script, Word
-from orchestrator.config.importers.command_settings import command_settings
+from orchestrator.config.importers.command_settings import LAUNCHER, LAUNCHER_OPTIONS, command_settings
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.launcher_options import LAUNCHER, LAUNCHER_OPTIONS
 from orchestrator.config.importers.ranks import ranks_of
 from orchestrator.config.importers.settings import CODE, FileSettings, Setting
 from orchestrator.config.importers.slurm_header import SlurmHeader

@@ -9,10 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.config.importers.expert_layers import EXPERT_LAYERS, NO_MODEL_FIELD, ROUTING, expert_pattern
 from orchestrator.config.importers.imported_config import ImportedConfig
-from orchestrator.config.importers.json_text import json_object
-from orchestrator.config.importers.settings import CODE, DO_WITHOUT, Setting, flat
+from orchestrator.config.importers.settings import (
+    CODE,
+    DO_WITHOUT,
+    EXPERT_LAYERS,
+    NO_MODEL_FIELD,
+    ROUTING,
+    Setting,
+    expert_pattern,
+    flat,
+)
+from orchestrator.config.importers.source_file import json_object
 from orchestrator.config.importers.torchtitan.config import imported_settings
 from search_spaces.errors import InputError
 from trials.trainers.table import Values

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.importers.hf_config import read_hf_config
-from orchestrator.config.importers.hf_families import FAMILIES
+from orchestrator.config.importers.hf_config import FAMILIES, read_hf_config
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
 from tests.orchestrator.config.importers.samples import CORPUS
