@@ -10,11 +10,11 @@ from typing import Any
 from dashboards.rank_placement import nodes_per_domain
 from dashboards.trial_text import describe_flag, describe_replayed_table, format_trial_end, memory_growth_lines
 from orchestrator.recipe.exports import Export, exports
-from orchestrator.recipe.recipe import Recipe
+from orchestrator.recipe.recipe import Evidence, Recipe, RecordedRun
 from orchestrator.records.summary import VerdictAnswer
 from search_spaces.cost_model.memory import StageMemory, stage_memory
 from search_spaces.cost_model.stage_table import StageTable
-from search_spaces.decoding import encode
+from search_spaces.decoding import decode, encode
 from search_spaces.engines import PARLAY
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.groups import leaving_words
@@ -129,11 +129,11 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         launcher=_printable(source.search.spec.get("launcher") or {}),
         exports=tuple(export.to_json() for export in source.exports),
         fingerprint=_printable(source.fingerprint),
-        evidence={
-            "code_hash": source.search.code_hash,
-            "files": dict(files),
-            "runs": _printable([_run_json(attempt) for attempt in source.runs]),
-        },
+        evidence=Evidence(
+            source.search.code_hash,
+            dict(files),
+            tuple(decode(RecordedRun, _printable(_run_json(attempt))) for attempt in source.runs),
+        ),
         caveats=tuple(_caveats(source)),
     )
 

@@ -75,18 +75,17 @@ def read_recipe(path: Path, force: bool = False) -> LoadedRecipe:
         recipe = Recipe.from_json(document.data)
     except InputError as error:
         raise error.at(file=str(file)) from None
-    edits = list(_edits(document.data, file))
+    edits = list(_edits(recipe, document.data, file))
     if edits and not force:
         raise InputError(*edits)
     banner = "EDITED RECIPE: " + "; ".join(p.message for p in edits) if edits else None
     return LoadedRecipe(recipe, file.parent.absolute(), banner)
 
 
-def _edits(data: Any, file: Path) -> Iterator[Problem]:
+def _edits(recipe: Recipe, data: Any, file: Path) -> Iterator[Problem]:
     if data["checksum"] != checksum(data):
         yield _edited(file)
-    files = data["evidence"].get("files")
-    for name, expected in files.items() if isinstance(files, dict) else ():
+    for name, expected in recipe.evidence.files.items():
         beside = file.parent / name
         if Path(name).name != name or _sha256_of(beside) != expected:
             yield _edited(beside)

@@ -10,7 +10,17 @@ from typing import Annotated, Any, Self, TypedDict
 
 import yaml
 
-from search_spaces.decoding import JsonObject, WrittenAs, decode, decode_value, encode, require_schema
+from search_spaces.decoding import (
+    Amount,
+    Bound,
+    JsonObject,
+    Positive,
+    WrittenAs,
+    decode,
+    decode_value,
+    encode,
+    require_schema,
+)
 from search_spaces.errors import InputError, Problem
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
@@ -22,6 +32,7 @@ from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate
 from trials.ledger.events import replayed_table
 from trials.outcome_types import MeasuredMetrics
+from trials.trial import UtcSeconds
 
 AS_WRITTEN = "use the recipe as Parlay wrote it"
 """Fix for a recipe that was edited and cannot be used."""
@@ -45,6 +56,31 @@ class _WrittenCluster(TypedDict):
 
 
 @dataclass(frozen=True)
+class RecordedRun:
+    """One run of the layout: its trial, job and nodes, and its median step time with the 95 % interval, seconds."""
+
+    trial: str
+    attempt: str
+    job_id: str | None
+    nodes: tuple[str, ...]
+    leaves: tuple[str, ...]
+    started_at: UtcSeconds | None
+    step_time_s: Positive
+    step_time_low_s: Amount | None
+    step_time_high_s: Amount | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the numbers are based on. `files` has the SHA-256 of the files behind them, and of those that start the
+    measured program."""
+
+    code_hash: str
+    files: Mapping[str, str]
+    runs: Annotated[tuple[RecordedRun, ...], Bound("one or more", bool)]
+
+
+@dataclass(frozen=True)
 class Recipe(JsonObject):
     """Content of recipe.yaml. Throughputs are tokens per second.
 
@@ -54,9 +90,8 @@ class Recipe(JsonObject):
     and `evidence.runs` lists them. `compared_with` lists the other measured layouts with this one's speedup over
     them, the `baseline` first. `python` is the interpreter that starts the ranks, `launcher` the search file's
     section, `routing` that of experts in the runs (None without experts), `verified` what is known of the layout's
-    axis values (search_spaces/verification.py). `evidence.files` has the SHA-256 of the files behind the numbers,
-    and of those that start the measured program: `start` is their command in recipe.yaml, before the `exports`, which
-    list the files of each trainer, and whether it measured the layout or cannot run it.
+    axis values (search_spaces/verification.py). `start` is the command of the measured program in recipe.yaml, before
+    the `exports`, which list the files of each trainer, and whether it measured the layout or cannot run it.
     `selection_reason`, `rationale`, `fastest` and `pareto` are those of the `best` object, `verdict` and `cost` the
     search's; all are None or empty for a layout that is not the best.
     """
@@ -91,7 +126,7 @@ class Recipe(JsonObject):
     launcher: Mapping[str, Any]
     exports: tuple[Mapping[str, Any], ...]
     fingerprint: Mapping[str, Any]
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     caveats: tuple[str, ...]
 
     @property

@@ -209,7 +209,7 @@ def find_side(given: str, ledger: str | None, force: bool) -> ComparisonSide:
 
 
 def side_of_recipe(loaded: LoadedRecipe) -> ComparisonSide:
-    """The side of a recipe; InputError if its evidence names no run."""
+    """The side of a recipe."""
     recipe, best = loaded.recipe, MeasuredLayout.of_recipe(loaded)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
     objectives = recipe.pareto[0].values if recipe.pareto else [recipe.objective]  # those of the best layout

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.recipe.recipe import AS_WRITTEN
+from orchestrator.recipe.recipe import RecordedRun
 from orchestrator.replay.speed_ratio import Run
-from search_spaces.decoding import decode_value
-from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranked_layout import is_suspect, runs_that_count
 from trials.files.folders import read_json
@@ -31,7 +29,7 @@ class MeasuredLayout:
 
     @classmethod
     def of_recipe(cls, loaded: LoadedRecipe) -> Self:
-        """The layout of a recipe. InputError as `recorded_runs`."""
+        """The layout of a recipe."""
         recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
         return cls(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
 
@@ -60,26 +58,11 @@ def runs_of(outcomes: Iterable[tuple[Outcome | None, float | None]]) -> tuple[Ru
 
 
 def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
-    """Runs behind recipe.yaml, suspect ones only if there are no others.
-
-    InputError if there is none, or one without a step time.
-    """
+    """Runs behind recipe.yaml, suspect ones only if there are no others."""
     outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
-    try:
-        pairs = [(run, outcomes.get(run["trial"])) for run in loaded.recipe.evidence["runs"]]
-        unsuspicious = [(run, outcome) for run, outcome in pairs if outcome is None or not is_suspect(outcome)]
-        runs = [_recorded_run(run, outcome) for run, outcome in unsuspicious or pairs]
-        if runs and all(run.step_time_s > 0 for run in runs):
-            return runs
-    except (KeyError, TypeError, ValueError, AttributeError):
-        pass
-    raise InputError.of(
-        "recipe",
-        "has no run with a step time",
-        key="evidence.runs",
-        rule="a recipe is based on at least one run",
-        fix=AS_WRITTEN,
-    )
+    pairs = [(run, outcomes.get(run.trial)) for run in loaded.recipe.evidence.runs]
+    unsuspicious = [(run, outcome) for run, outcome in pairs if outcome is None or not is_suspect(outcome)]
+    return [_recorded_run(run, outcome) for run, outcome in unsuspicious or pairs]
 
 
 def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
@@ -90,14 +73,11 @@ def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
         return {}
 
 
-def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
-    started_s = start_of(run["started_at"])
-    ends = ("step_time_low_s", "step_time_high_s")
-    times: dict[str, Any] = {name: decode_value(float | None, run.get(name), name) for name in ends}
-    times["step_time_s"] = decode_value(float, run["step_time_s"], "step_time_s")
+def _recorded_run(run: RecordedRun, outcome: Outcome | None) -> Run:
+    times = {name: getattr(run, name) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
     if outcome is None or outcome.metrics is None:
-        return Run(**times, started_s=started_s)
-    return Run.of(replace(outcome.metrics, **times), outcome.step_times_s, started_s, outcome.flags)
+        return Run(**times, started_s=run.started_at)
+    return Run.of(replace(outcome.metrics, **times), outcome.step_times_s, run.started_at, outcome.flags)
 
 
 def start_of(text: Any) -> float | None:

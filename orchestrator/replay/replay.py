@@ -120,7 +120,7 @@ class ReplayStopped(KeyboardInterrupt):
 def impossible_replay(loaded: LoadedRecipe, here: Cluster | None) -> ReplayAnswer | None:
     """The answer for a layout that cannot be measured here; None if it can, as far as is known before a run.
 
-    `here` is the available hardware, None if unknown. InputError as `recorded_runs`.
+    `here` is the available hardware, None if unknown.
     """
     asked = _Replay(loaded, recorded_runs(loaded), ReplayRules())
     why = None if here is None else cluster_mismatch_reason(loaded.recipe.cluster, here)

@@ -96,7 +96,7 @@ def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today
     recipe = built(source_of(*trials, baseline=next(t for t in ranking.ordered if t.layout == SLOWER_LAYOUT)))
     assert (recipe.trial, recipe.repeats, recipe.measured.step_time_s) == ("t0002", 3, pytest.approx(0.1))
     assert recipe.baseline["speedup"] == pytest.approx(4.0)
-    assert [run["step_time_s"] for run in recipe.evidence["runs"]] == [0.2, 0.1, 0.1]
+    assert [run.step_time_s for run in recipe.evidence.runs] == [0.2, 0.1, 0.1]
     assert "95 % confidence interval over the medians of 3 runs" in readme(recipe)
     assert not any("Measured once" in caveat for caveat in recipe.caveats)
 

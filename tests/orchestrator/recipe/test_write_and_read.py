@@ -243,3 +243,23 @@ def test_the_checksum_sees_every_field_and_a_missing_one_is_named():
     data = recipe().to_json()
     for name in set(FIELDS) - {"checksum"}:
         assert checksum(data | {name: "other"}) != data["checksum"], name
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ([], "one or more"),
+        (None, "runs is None"),
+        ([{"trial": "t0001"}], "attempt is missing"),
+        ({"step_time_s": "fast"}, "step_time_s is 'fast'"),
+        ({"step_time_s": 0}, "step_time_s is 0, not above 0"),
+        ({"step_time_low_s": []}, "step_time_low_s is"),
+        ({"started_at": "noon"}, "started_at"),
+    ],
+)
+def test_a_recipe_that_rests_on_no_run_is_refused_and_the_field_named(runs, told):
+    data = recipe().to_json()
+    evidence = data["evidence"]
+    changed = [evidence["runs"][0] | runs] if isinstance(runs, dict) else runs
+    with pytest.raises(InputError, match=f"evidence: .*{told}"):
+        Recipe.from_json(data | {"evidence": evidence | {"runs": changed}})

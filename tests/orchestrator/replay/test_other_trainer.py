@@ -172,7 +172,7 @@ def test_nothing_else_of_the_recipe_changes_nor_what_others_have_put_into_its_fo
 
 
 def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone(recipe):
-    other = replace(recipe.recipe, evidence=recipe.recipe.evidence | {"code_hash": "another"})
+    other = replace(recipe.recipe, evidence=replace(recipe.recipe.evidence, code_hash="another"))
     assert not write_note(replace(recipe, recipe=other), under_megatron(recipe), "python3", ReplayAnswer(**FOUND), AT)
     ran = under_megatron(recipe)
     (recipe.folder / "recipe.yaml").unlink()
