@@ -127,7 +127,7 @@ def _predictions(view: SearchView) -> Figure:
 
 def _rows(view: SearchView, name: str) -> list[tuple[Trial, float, float]]:
     """Measured trials with the prediction and the measurement of this value."""
-    measured = [(t, predicted(t, name), getattr(t.measured, name)) for t in view.search.trials if t.measured]
+    measured = [(t, predicted(t, view, name), getattr(t.measured, name)) for t in view.search.trials if t.measured]
     return [(t, before, after) for t, before, after in measured if before and after]
 
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from dashboards.columns import objective_of
 from orchestrator.config.spec import SearchSpec
 from orchestrator.records.formats.reading import BATCH, WORLD, layout_of, result_of, rows_of
-from orchestrator.records.formats.trial_table import COLUMNS, TIMES, ExportResult, csv_of, ended_rows, objective_of
+from orchestrator.records.formats.trial_table import COLUMNS, TIMES, ExportResult, csv_of, ended_rows
 from orchestrator.records.observations import TableRows
 from search_spaces.errors import InputError, Problem, choice_fix
 from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from dashboards.columns import objective_of
 from orchestrator.config.spec import SearchSpec
-from orchestrator.records.formats.trial_table import TIMES, ExportResult, ended_rows, objective_of
+from orchestrator.records.formats.trial_table import TIMES, ExportResult, ended_rows
 from search_spaces.layouts.layout import LAYOUT_FIELDS
 from trials.analysis.ranking import Objective
 from trials.analysis.verdict import has_stopped_early

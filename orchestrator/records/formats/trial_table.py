@@ -1,4 +1,5 @@
-"""Table of a search's trials, one row per trial, as tidy CSV and parquet. Pure but for pyarrow.
+"""Table of a search's trials, one row per trial, as tidy CSV and parquet: all fields of dashboards/columns.py. Pure but
+for pyarrow.
 
 Names and units are those of `--json`. An unknown value is None in a row and an empty cell in a table.
 """
@@ -7,20 +8,15 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from orchestrator.records.observations import IN_FLIGHT, seconds_between
-from search_spaces.decoding import encode
-from search_spaces.layouts.layout import LAYOUT_FIELDS, NULLABLE, Layout
+from dashboards.columns import FIELDS, FieldType
+from orchestrator.records.observations import IN_FLIGHT
 from search_spaces.tables.csv_rows import escape_cell
-from trials.analysis.ranking import Objective, in_objective_unit, known_value_of
 from trials.ledger.events import SearchRecord
-from trials.outcome_types import MeasuredMetrics
-from trials.trial import Attempt, Trial, utc_text
+from trials.trial import Trial, utc_text
 
 Row = dict[str, Any]
 
@@ -34,29 +30,9 @@ class ExportResult:
     left_out: Mapping[str, int]
 
 
-_MEASURED_TYPES: Mapping[str, type] = {
-    name: kind
-    for name, hint in get_type_hints(MeasuredMetrics).items()
-    for kind in (int, float)
-    if kind in (hint, *get_args(hint))
-}
-"""Scalar fields of outcome.measured."""
-TIMES = ("proposed_at", "submitted_at", "started_at", "ended_at")
+COLUMNS = tuple(FIELDS)
+TIMES = tuple(name for name, field in FIELDS.items() if field.type is FieldType.TIME)
 """UTC seconds since the epoch in a row, RFC 3339 in CSV, a timestamp in parquet."""
-COLUMNS = (
-    *("search_id", "trial", "kind", "state", "reason", "flags", "layout_key"),
-    *LAYOUT_FIELDS,
-    *("global_batch_size", "num_gpus"),
-    *_MEASURED_TYPES,
-    *("node_hours_per_billion_tokens", "predicted_step_time_s", "predicted_peak_memory_gib"),
-    *("queue_wait_s", "duration_s", "node_hours", "num_attempts", "job_id", "nodes"),
-    *TIMES,
-)
-
-_WHOLE = {name for name, kind in _MEASURED_TYPES.items() if kind is int}
-_WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", *NULLABLE}
-_MOST_WHOLE = 2**53
-_WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}
 
 
 def trial_rows(search: SearchRecord) -> list[Row]:
@@ -91,75 +67,17 @@ def parquet_bytes(rows: Iterable[Row]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    types = {"text": pyarrow.string(), "switch": pyarrow.bool_(), "whole": pyarrow.int64()}
-    types |= {"number": pyarrow.float64(), "time": pyarrow.timestamp("us", tz="UTC")}
-    schema = pyarrow.schema([(name, types[_kind(name)]) for name in COLUMNS])
+    types = {FieldType.TEXT: pyarrow.string(), FieldType.SWITCH: pyarrow.bool_(), FieldType.WHOLE: pyarrow.int64()}
+    types |= {FieldType.NUMBER: pyarrow.float64(), FieldType.TIME: pyarrow.timestamp("us", tz="UTC")}
+    schema = pyarrow.schema([(name, types[field.type]) for name, field in FIELDS.items()])
     plain = [{name: _micros(value) if name in TIMES else value for name, value in row.items()} for row in rows]
     out = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(plain, schema=schema), out)
     return out.getvalue()
 
 
-def objective_of(trial: Trial, objective: Objective) -> float | None:
-    """The trial's value in the objective's unit; None without a measurement."""
-    value = known_value_of(trial, objective)
-    return None if value is None else in_objective_unit(value, objective)
-
-
 def _row(search: SearchRecord, trial: Trial) -> Row:
-    layout, last = trial.layout, trial.last_attempt
-    outcome = None if last is None else last.outcome
-    measured = {} if outcome is None or outcome.measured is None else outcome.measured.to_json()
-    prediction = trial.prediction or {}
-    return {
-        "search_id": search.search_id,
-        **encode(trial, "trial", "kind", "state", "reason", "layout_key"),
-        "proposed_at": trial.proposed_at,
-        "flags": " ".join(trial.flags) or None,
-        **layout.to_json(),
-        "global_batch_size": layout.global_batch_size,
-        "num_gpus": layout.num_gpus,
-        **{name: _known(name, measured) for name in _MEASURED_TYPES},
-        "node_hours_per_billion_tokens": objective_of(trial, Objective.NODE_HOURS_PER_BILLION_TOKENS),
-        "predicted_step_time_s": _known("step_time_s", prediction),
-        "predicted_peak_memory_gib": _known("peak_memory_gib", prediction),
-        **_attempt_columns(trial.attempts),
-    }
-
-
-def _attempt_columns(attempts: tuple[Attempt, ...]) -> Row:
-    last = attempts[-1] if attempts else None
-    times = {name: None if last is None else getattr(last, name) for name in TIMES[1:]}
-    known = [attempt.node_hours for attempt in attempts if attempt.node_hours is not None]
-    return {
-        "queue_wait_s": seconds_between(times["submitted_at"], times["started_at"]),
-        "duration_s": seconds_between(times["started_at"], times["ended_at"]),
-        "node_hours": math.fsum(known) if known else None,
-        "num_attempts": len(attempts),
-        "job_id": None if last is None else last.job_id,
-        "nodes": " ".join(last.nodes) or None if last is not None else None,
-        **times,
-    }
-
-
-def _known(name: str, values: Mapping[str, Any]) -> float | int | None:
-    """The number of this name with its column's type; None if it is unknown."""
-    value: Any = values.get(name)
-    most = _MOST_WHOLE if name in _WHOLE else sys.float_info.max
-    if type(value) not in (int, float) or not abs(value) <= most:
-        return None
-    return int(value) if name in _WHOLE else float(value)
-
-
-def _kind(name: str) -> str:
-    if name in TIMES:
-        return "time"
-    default = getattr(Layout(), name, None) if name in LAYOUT_FIELDS else None
-    if name in _WORDS or isinstance(default, str):
-        return "text"
-    if isinstance(default, bool):
-        return "switch"
-    return "whole" if name in _WHOLE or isinstance(default, int) else "number"
+    return {name: field.value(trial, search) for name, field in FIELDS.items()}
 
 
 def _cell(name: str, value: Any) -> str:
