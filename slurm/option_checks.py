@@ -7,12 +7,13 @@ it, so nothing is escaped there: values that would need it are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import MAX_HOSTS, HostListError, expand
-from slurm.request import VISIBLE_DEVICES, Container, JobOptions, Launch, Runtime
+from slurm.request import Container, JobOptions, Launch, Runtime
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ def option_problems(options: JobOptions) -> tuple[OptionProblem, ...]:
         *_declared_problems(options),
         *_gpu_problems(options),
         *_host_problems(options),
-        *_module_problems(options.modules),
-        *_variable_problems(options),
-        *_setup_file_problems(options.setup_file),
+        *_name_problems("env", options.env),
         *_container_problems(options.container),
         *_launch_problems(options.launch),
         *_directive_problems(options.directives),
@@ -52,15 +51,9 @@ def requests_gpus(gres: str | None) -> bool:
     return "gpu" in [entry.split(":")[0] for entry in (gres or "").split(",")]
 
 
-_MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMAND = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
-_IMAGE = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:@#+-]{0,1023}")
-_PATH = r"/[A-Za-z0-9_.@+=/-]{0,1023}"
-_MOUNT = re.compile(rf"{_PATH}:{_PATH}(:r[ow])?")
-_NODE_FOLDER = re.compile(_PATH)
-_ADDRESS = re.compile(r"[A-Za-z0-9.-]*\{(host|fqdn|ip)\}[A-Za-z0-9.-]*")
 _SRUN_OPTION = re.compile(r"--([a-z][a-z-]*)(=[A-Za-z0-9_.,:=*/+-]{1,1024})?")
 
 SRUN_KEYS = (
@@ -88,15 +81,28 @@ _OPTION_KEYS = tuple(
 )
 
 
-def _declared_problems(options: JobOptions) -> Iterator[OptionProblem]:
+def _declared_problems(options: Any, above: str = "") -> Iterator[OptionProblem]:
     """Problems with texts by their patterns, and with numbers by their bounds."""
     for option in fields(options):
-        key, value, about = option.name, getattr(options, option.name), option.metadata
-        if "pattern" in about and isinstance(value, str) and not re.fullmatch(about["pattern"], value):
-            yield OptionProblem(key, value, f"{key} is {about['rule']}", "write it as sbatch takes it, without quotes")
+        key, value, about = above + option.name, getattr(options, option.name), option.metadata
+        if "pattern" in about:
+            rule, fix = f"{key} is {about['rule']}", about.get("fix", "write it as sbatch takes it, without quotes")
+            wrong = ((k, text) for k, text in _texts(key, value) if not re.fullmatch(about["pattern"], text))
+            yield from (OptionProblem(where, text, rule, fix) for where, text in wrong)
         if "le" in about and value is not None and not about["ge"] <= value <= about["le"]:
             rule = f"{key} is a whole number from {about['ge']} to {about['le']}"
             yield OptionProblem(key, value, rule, "leave it out for the default")
+        if is_dataclass(value):
+            yield from _declared_problems(value, f"{key}.")
+
+
+def _texts(key: str, value: object) -> list[tuple[str, str]]:
+    """Texts of an option, each with its key: one, those of a list, or those of a mapping."""
+    if isinstance(value, tuple):
+        return [(f"{key}[{index}]", text) for index, text in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(f"{key}.{name}", text) for name, text in value.items()]
+    return [(key, value)] if isinstance(value, str) else []
 
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
@@ -122,32 +128,14 @@ def _host_problems(options: JobOptions) -> Iterator[OptionProblem]:
             yield OptionProblem(key, total, f"{key} names at most {MAX_HOSTS} hosts", "name fewer")
 
 
-def _module_problems(modules: Iterable[str]) -> Iterator[OptionProblem]:
-    for index, module in enumerate(modules):
-        if not _MODULE.fullmatch(module):
-            rule = "a module is name or name/version, of letters, digits and _ . + -"
-            yield OptionProblem(
-                f"modules[{index}]", module, rule, "one module per entry; anything else goes into setup_file"
-            )
-
-
-def _variable_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    for name, value in options.env.items():
-        key = f"env.{name}"
+def _name_problems(above: str, names: Iterable[str]) -> Iterator[OptionProblem]:
+    for name in names:
         if not _VARIABLE.fullmatch(name):
             rule = "a variable's name is letters, digits and _, and begins with no digit"
-            yield OptionProblem(key, name, rule, "rename it")
+            yield OptionProblem(f"{above}.{name}", name, rule, "rename it")
         elif name in RANK_NAMES or name.startswith(_SCHEDULER_PREFIXES):
             rule = "SLURM_*, SBATCH_*, SRUN_*, PMI* and rank variables are set by Slurm and Parlay"
-            yield OptionProblem(key, value, rule, "leave it out; options of sbatch have their own keys")
-        elif "\n" in value or "\0" in value:
-            yield OptionProblem(key, value, "a variable's value is one line", "set it in setup_file")
-
-
-def _setup_file_problems(setup_file: str | None) -> Iterator[OptionProblem]:
-    if setup_file is not None and (not setup_file.startswith("/") or _CONTROL.search(setup_file)):
-        rule = "setup_file is an absolute path: the job starts in its own directory"
-        yield OptionProblem("setup_file", setup_file, rule, "give the whole path, as the compute nodes see it")
+            yield OptionProblem(f"{above}.{name}", name, rule, "leave it out; options of sbatch have their own keys")
 
 
 def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
@@ -156,13 +144,8 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
     if container.runtime is None:
         yield from _command_problems(container.command)
         return
-    if container.image is None or not _IMAGE.fullmatch(container.image) or _has_a_dotted_part(container.image):
-        rule = "an image is a path or a name: letters, digits and _ . / : @ # + -, without blanks and ' , '"
-        yield OptionProblem("container.image", container.image, rule, "give it as the runtime takes it")
-    for index, mount in enumerate(container.mounts):
-        if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
-            rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, colons, commas and .."
-            yield OptionProblem(f"container.mounts[{index}]", mount, rule, "one mount per entry: /data:/data:ro")
+    if container.image is None:
+        yield OptionProblem("container.image", None, "a container has an image", "give it as the runtime takes it")
     if container.command:
         rule = "a container is a runtime with an image, or a command"
         yield OptionProblem("container.command", list(container.command), rule, "leave out one of the two")
@@ -171,10 +154,6 @@ def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
     if container.gpus is not None and container.runtime is not Runtime.APPTAINER:
         rule = f"{container.runtime} binds the driver by itself; only apptainer takes nv or rocm"
         yield OptionProblem("container.gpus", container.gpus, rule, "leave it out")
-
-
-def _has_a_dotted_part(path: str) -> bool:
-    return ".." in path.split("/")
 
 
 def _command_problems(arguments: tuple[str, ...]) -> Iterator[OptionProblem]:
@@ -195,27 +174,11 @@ def _launch_problems(launch: Launch) -> Iterator[OptionProblem]:
         if match is None or match[1] not in SRUN_KEYS:
             rule = f"an option of srun is --key=value or --key, of: {', '.join(SRUN_KEYS)}"
             yield OptionProblem(f"launch.srun[{index}]", word, rule, "leave out what Parlay sets, or what has a key")
-    if launch.visible_devices is not None:
-        yield from _visibility_problems(launch)
-    for name, below in launch.node_folders.items():
-        key = f"launch.node_folders.{name}"
-        if not _VARIABLE.fullmatch(name) or name in RANK_NAMES or name.startswith(_SCHEDULER_PREFIXES):
-            yield OptionProblem(key, name, "a variable of the user's own", "rename it, or leave it out")
-        elif not _NODE_FOLDER.fullmatch(below) or _has_a_dotted_part(below):
-            rule = "an absolute path without blanks and .., in which each node creates a folder"
-            yield OptionProblem(key, below, rule, "/tmp, or the node's own disk")
-    if launch.address is not None and not _ADDRESS.fullmatch(launch.address):
-        rule = "{host} (short name), {fqdn} or {ip}, with letters, digits, . and - around it"
-        yield OptionProblem("launch.address", launch.address, rule, 'for example "{host}i"')
-
-
-def _visibility_problems(launch: Launch) -> Iterator[OptionProblem]:
-    name = launch.visible_devices
-    if name not in VISIBLE_DEVICES:
-        yield OptionProblem("launch.visible_devices", name, f"one of {', '.join(VISIBLE_DEVICES)}", "write one of them")
-    if any(word.startswith(("--gpus-per-task", "--gpu-bind=closest")) for word in launch.srun):
+    yield from _name_problems("launch.node_folders", launch.node_folders)
+    shown_by_srun = any(word.startswith(("--gpus-per-task", "--gpu-bind=closest")) for word in launch.srun)
+    if launch.visible_devices is not None and shown_by_srun:
         rule = "a rank's GPU is set once: by this variable, or by srun's --gpus-per-task or --gpu-bind"
-        yield OptionProblem("launch.visible_devices", name, rule, "leave out one of the two")
+        yield OptionProblem("launch.visible_devices", launch.visible_devices, rule, "leave out one of the two")
 
 
 def _directive_problems(directives: Iterable[str]) -> Iterator[OptionProblem]:

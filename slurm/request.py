@@ -36,7 +36,8 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_
 def _option(description: str, default: Any = None, **about: Any) -> Any:
     """An option of the search file, declared for its section there, its check, the script and sbatch's environment.
 
-    `about` has the `pattern` of a text and the `rule` in words, the bounds `ge` and `le` of a number, the `words` of a
+    `about` has the `pattern` of a text, or of each text of a list or mapping, the `rule` in words and the `fix`, the
+    bounds `ge` and `le` of a number, the `words` of a
     choice, the `variables` that sbatch reads for it (sbatch(1), "INPUT ENVIRONMENT VARIABLES"), by precedence, and
     `is_directive` where the script has it as --name=value.
     """
@@ -82,6 +83,44 @@ _SIGNAL = (
     r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
     "a signal, B: or R: before it, @seconds after it",
 )
+_PATH = r"(?!(?:[^:]*/)?\.\.(?:[/:]|\Z))/[A-Za-z0-9_.@+=/-]{0,1023}"
+"""An absolute path without a part that is `..`."""
+
+
+def _form(pattern: str, rule: str, fix: str) -> dict[str, str]:
+    return {"pattern": pattern, "rule": rule, "fix": fix}
+
+
+_MODULE = _form(
+    r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*",
+    "name or name/version, of letters, digits and _ . + -",
+    "one module per entry; anything else goes into setup_file",
+)
+_VALUE = _form(r"[^\n\x00]*", "one line", "set it in setup_file")
+_SETUP_FILE = _form(
+    r"/[^\x00-\x1f\x7f]*",
+    "an absolute path: the job starts in its own directory",
+    "give the whole path, as the compute nodes see it",
+)
+_IMAGE = _form(
+    r"(?!(?:.*/)?\.\.(?:/|\Z))[A-Za-z0-9_./][A-Za-z0-9_./:@#+-]{0,1023}",
+    "a path or a name: letters, digits and _ . / : @ # + -, without blanks and ' , '",
+    "give it as the runtime takes it",
+)
+_MOUNT = _form(
+    rf"{_PATH}:{_PATH}(:r[ow])?",
+    "SRC:DST or SRC:DST:ro, of absolute paths without blanks, colons, commas and ..",
+    "one mount per entry: /data:/data:ro",
+)
+_NODE_FOLDER = _form(
+    _PATH, "an absolute path without blanks and .., in which each node creates a folder", "/tmp, or the node's own disk"
+)
+_DEVICES = _form("|".join(VISIBLE_DEVICES), f"one of {', '.join(VISIBLE_DEVICES)}", "write one of them")
+_ADDRESS = _form(
+    r"[A-Za-z0-9.-]*\{(host|fqdn|ip)\}[A-Za-z0-9.-]*",
+    "{host} (short name), {fqdn} or {ip}, with letters, digits, . and - around it",
+    'for example "{host}i"',
+)
 
 
 @dataclass(frozen=True)
@@ -89,8 +128,8 @@ class Container:
     """The image that the ranks run in, or a command before their own as a list: [apptainer, exec, --nv, x.sif]."""
 
     runtime: Runtime | None = _option("Container runtime.")
-    image: str | None = _option("Image: a path, or a name as the runtime takes it.")
-    mounts: tuple[str, ...] = _option("SRC:DST or SRC:DST:ro; the search's own folder is always mounted.", ())
+    image: str | None = _option("Image: a path, or a name as the runtime takes it.", **_IMAGE)
+    mounts: tuple[str, ...] = _option("SRC:DST or SRC:DST:ro; the search's own folder is always mounted.", (), **_MOUNT)
     writable: bool = _option("Let the ranks write into the image; changes are lost at their end.", False)
     gpus: str | None = _option(
         "apptainer: driver to bind, nv or rocm. Default: the accelerator's.", words=("nv", "rocm")
@@ -104,13 +143,13 @@ class Launch:
 
     srun: tuple[str, ...] = _option("Options of srun that bind tasks: [--cpu-bind=cores].", ())
     visible_devices: str | None = _option(
-        f"Variable that restricts each rank to its own GPU: {', '.join(VISIBLE_DEVICES)}."
+        f"Variable that restricts each rank to its own GPU: {', '.join(VISIBLE_DEVICES)}.", **_DEVICES
     )
     node_folders: Mapping[str, str] = _option(
-        "Variables to set to a private folder on each node, with its parent: {TMPDIR: /tmp}.", dict
+        "Variables to set to a private folder on each node, with its parent: {TMPDIR: /tmp}.", dict, **_NODE_FOLDER
     )
     address: str | None = _option(
-        "Address of rank 0's node for the others, with {host}, {fqdn} or {ip}. Default: {fqdn}."
+        "Address of rank 0's node for the others, with {host}, {fqdn} or {ip}. Default: {fqdn}.", **_ADDRESS
     )
 
 
@@ -179,10 +218,10 @@ class JobOptions:
     licenses: str | None = _directive("Licenses; file systems on some sites.", _LICENSES)
     comment: str | None = _directive("Comment, used by some sites for accounting or routing.", _COMMENT)
     signal: str | None = _directive("Signal before the time limit, as in sbatch --signal.", _SIGNAL, "SBATCH_SIGNAL")
-    modules: tuple[str, ...] = _option("Modules loaded before the ranks start.", ())
-    env: Mapping[str, str] = _option("Environment variables of the ranks.", dict)
+    modules: tuple[str, ...] = _option("Modules loaded before the ranks start.", (), **_MODULE)
+    env: Mapping[str, str] = _option("Environment variables of the ranks.", dict, **_VALUE)
     setup_file: str | None = _option(
-        "Shell file that is sourced after the modules and before the ranks; each trial keeps a copy."
+        "Shell file that is sourced after the modules and before the ranks; each trial keeps a copy.", **_SETUP_FILE
     )
     container: Container | None = _option("")
     launch: Launch = _option("", Launch())

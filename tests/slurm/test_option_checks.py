@@ -134,7 +134,7 @@ FORMS = {
         [({"exclude": ("a[1-60000]", "b[1-60000]")}, "exclude", 120_000)],
         [({"modules": ("gcc", module)}, "modules[1]", module) for module in NO_MODULES],
         [({"env": {name: "x"}}, f"env.{name}", name) for name in NO_NAMES],
-        [({"env": {name: "x"}}, f"env.{name}", "x") for name in OF_OTHERS],
+        [({"env": {name: "x"}}, f"env.{name}", name) for name in OF_OTHERS],
         [({"env": {"A": value}}, "env.A", value) for value in TOKENS[1:]],
         [({"container": Container(command=("apptainer", one))}, "container[1]", one) for one in TOKENS],
     ],
