@@ -16,10 +16,11 @@ RANK_NAMES = (
 PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 """Variables for the Python that runs Parlay, which ranks do not inherit."""
 
-_FOREIGN_PREFIXES = (
+LAUNCHER_PREFIXES = (
     *("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_"),
     *("PMI", "OMPI_", "MPI_", "TORCHELASTIC_"),
 )
+"""Beginnings of the variables of other launchers and of Slurm's commands."""
 
 _CLUSTER_NAMES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 _CLUSTER_ACCESS = (*_CLUSTER_NAMES, "SLURM_JWT", "SLURM_SACK_SOCKET")
@@ -95,4 +96,4 @@ def cluster_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_foreign(name: str) -> bool:
-    return name in RANK_NAMES or name.startswith(_FOREIGN_PREFIXES)
+    return name in RANK_NAMES or name.startswith(LAUNCHER_PREFIXES)

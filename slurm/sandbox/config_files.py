@@ -60,8 +60,7 @@ class Shape:
     """Size of a sandbox. CPUs and GPUs are declared, not real: a node of 64 CPUs runs on any machine.
 
     `extra` are lines of slurm.conf: a setting replaces the sandbox's own, partitions are added. `cloud` are nodes in
-    addition to the sandbox's own, which are alone in the partition PARTITION. `switches` are lines of topology.conf,
-    for topology/tree.
+    addition to the sandbox's own, which are alone in the partition PARTITION.
     """
 
     nodes: int = 2
@@ -70,7 +69,6 @@ class Shape:
     accounting: bool = False
     extra: tuple[str, ...] = ()
     cloud: tuple[CloudNodes, ...] = ()
-    switches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_within(
@@ -173,7 +171,6 @@ def render_files(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> 
         "slurm.conf": _slurm_conf(paths, shape, ports, user),
         "gres.conf": _gres_conf(paths, shape),
         "cgroup.conf": "CgroupAutomount=no\n",
-        "topology.conf": "".join(f"{line}\n" for line in shape.switches),
         "slurmdbd.conf": "".join(f"{name}={value}\n" for name, value in database.items()),
     }
 
@@ -186,7 +183,6 @@ def _slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> s
         *(["cloud.conf"] if shape.cloud else []),
     ]
     settings = {name: value for each in templates for name, value in _settings(each, paths, ports, user).items()}
-    settings |= {"TopologyPlugin": "topology/tree"} if shape.switches else {}
     added = []
     for line in shape.extra:
         name, _, value = line.partition("=")

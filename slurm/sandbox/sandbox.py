@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from slurm.environment import LAUNCHER_PREFIXES
 from slurm.sandbox.apt_packages import install_command, missing_packages, program_path
 from slurm.sandbox.config_files import (
     PARTITION,
@@ -49,7 +50,6 @@ _MARIADB_SHARE = Path("/usr/share/mysql")
 
 _READY_TIMEOUT_S = 60.0  # MariaDB on a cold disk needed 7
 _END_TIMEOUT_S = 10.0
-_KILL_TIMEOUT_S = 60.0  # a controller saves its state before it ends, perhaps on a slow disk
 _COMMAND_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
@@ -101,14 +101,14 @@ class SlurmSandbox:
             try:
                 self._start_all()
             except BaseException:
-                self._stop(keep_jobs=False)
+                self._stop()
                 raise
 
-    def stop(self, keep_jobs: bool = False) -> None:
-        """End the daemons and, unless `keep_jobs`, all jobs with their processes; no error if nothing runs."""
+    def stop(self) -> None:
+        """End the daemons and all jobs with their processes; no error if nothing runs."""
         if self.paths.folder.is_dir():
             with self._locked():
-                self._stop(keep_jobs)
+                self._stop()
 
     def running(self) -> bool:
         """True if every daemon is alive."""
@@ -119,21 +119,6 @@ class SlurmSandbox:
         """Names of the daemons in the order in which they start; a slurmd has the name of its node."""
         accounting = (MARIADBD, SLURMDBD) if self.shape.accounting else ()
         return (MUNGED, *accounting, SLURMCTLD, *self.shape.node_names)
-
-    def send_signal(self, daemon: str, number: signal.Signals) -> None:
-        """Send a signal to one daemon, for example SIGSTOP."""
-        self._daemon(daemon).send_signal(number)
-
-    def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one daemon and wait for its end. Jobs live on under their slurmstepd."""
-        self.send_signal(daemon, number)
-        if not self._daemon(daemon).wait_for_end(_KILL_TIMEOUT_S):
-            raise SandboxFailed(f"{daemon} has not ended {_KILL_TIMEOUT_S:.0f} s after {number.name}")
-
-    def start_daemon(self, daemon: str) -> None:
-        """Start one daemon that has ended and wait until it answers."""
-        self._start(daemon)
-        self._wait_until_ready(daemon)
 
     def ask(self, *command: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands on this sandbox; raises subprocess.TimeoutExpired."""
@@ -231,12 +216,12 @@ class SlurmSandbox:
                 )
             time.sleep(_POLL_S)
 
-    def _stop(self, keep_jobs: bool) -> None:
+    def _stop(self) -> None:
         daemons = {daemon.name: daemon for daemon in recorded_daemons(self.paths.folder)}
         for daemon in daemons.values():
             daemon.send_signal(signal.SIGCONT)
         controlled = SLURMCTLD in daemons and daemons[SLURMCTLD].pid is not None
-        if controlled and not keep_jobs:
+        if controlled:
             self._cancel_all_jobs()
         last = {name: daemons.pop(name) for name in (SLURMCTLD, SLURMDBD, MARIADBD, MUNGED) if name in daemons}
         for node in daemons.values():
@@ -246,8 +231,7 @@ class SlurmSandbox:
             node.end(_END_TIMEOUT_S if controlled else 0.0)
         for daemon in last.values():
             daemon.end(_END_TIMEOUT_S)
-        if not keep_jobs:
-            self._kill_orphans()
+        self._kill_orphans()
 
     def _cancel_all_jobs(self) -> None:
         """Cancel as far as the controller answers; remaining processes are killed later."""
@@ -287,11 +271,7 @@ class SlurmSandbox:
 
     def _clean_environment(self) -> dict[str, str]:
         """Return this process's environment without the variables of an outer Slurm."""
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("SLURM", "SBATCH_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SRUN_"))
-        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
         mariadb = {"MYSQL_UNIX_PORT": str(self.paths.mariadb_socket)}
         return inherited | self.environment | mariadb | {"PATH": program_path(os.environ)}
 

@@ -19,12 +19,13 @@ from slurm.client import SlurmClient
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
-from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
+from slurm.sandbox.sandbox import SLURMCTLD
 from slurm.script import render_script
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FAKE_SETTINGS, FakeCluster
 from tests.fake_slurm.jobs import JobPlan
 from tests.fake_slurm.placement import FakeNode
+from tests.slurm.sandboxes import FaultySandbox
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class FakeBench(Bench):
 
 
 class RealBench(Bench):
-    def __init__(self, root: Path, sandbox: SlurmSandbox):
+    def __init__(self, root: Path, sandbox: FaultySandbox):
         super().__init__(root)
         self.sandbox = sandbox
         self.slurm = SlurmClient(os.environ | sandbox.environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -34,8 +35,29 @@ QUICK = (
 )
 
 
+_KILL_TIMEOUT_S = 60.0  # a controller saves its state before it ends, perhaps on a slow disk
+
+
+class FaultySandbox(SlurmSandbox):
+    """A sandbox whose daemons can be hurt one by one."""
+
+    def send_signal(self, daemon: str, number: signal.Signals) -> None:
+        """Send a signal to one daemon, for example SIGSTOP."""
+        self._daemon(daemon).send_signal(number)
+
+    def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one daemon and wait for its end. Jobs live on under their slurmstepd."""
+        self.send_signal(daemon, number)
+        assert self._daemon(daemon).wait_for_end(_KILL_TIMEOUT_S), f"{daemon} has not ended after {number.name}"
+
+    def start_daemon(self, daemon: str) -> None:
+        """Start one daemon that has ended and wait until it answers."""
+        self._start(daemon)
+        self._wait_until_ready(daemon)
+
+
 @pytest.fixture(scope="session")
-def slurm_sandbox() -> Iterator[SlurmSandbox]:
+def slurm_sandbox() -> Iterator[FaultySandbox]:
     """Four nodes of four CPUs and four simulated GPUs, without accounting. Shared: leave all daemons alive and no job
     waiting."""
     with sandbox(accounting=False) as started:
@@ -43,18 +65,18 @@ def slurm_sandbox() -> Iterator[SlurmSandbox]:
 
 
 @pytest.fixture(scope="session")
-def slurm_sandbox_accounting() -> Iterator[SlurmSandbox]:
+def slurm_sandbox_accounting() -> Iterator[FaultySandbox]:
     """The same with slurmdbd, so that sacct answers."""
     with sandbox(accounting=True) as started:
         yield started
 
 
 @contextmanager
-def sandbox(accounting: bool, nodes: int = 4, extra: tuple[str, ...] = QUICK) -> Iterator[SlurmSandbox]:
+def sandbox(accounting: bool, nodes: int = 4, extra: tuple[str, ...] = QUICK) -> Iterator[FaultySandbox]:
     """A sandbox for one test, removed at the end; skips the test where Slurm is not installed."""
     require_slurm(accounting)
     with short_folder() as folder:
-        made = SlurmSandbox(folder, Shape(nodes, 4, 4, accounting, extra))
+        made = FaultySandbox(folder, Shape(nodes, 4, 4, accounting, extra))
         made.start()
         try:
             yield made

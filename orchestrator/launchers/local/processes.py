@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.launchers.process_identity import boot_id, start_ticks
-from slurm.environment import PYTHON_VARIABLES, RANK_NAMES
+from slurm.environment import LAUNCHER_PREFIXES, PYTHON_VARIABLES, RANK_NAMES
 from trials.ranks.kernel_oom import count_oom_kills
 from trials.ranks.tied_start import tied_to_us
 
 _FOREIGN_NAMES = {*RANK_NAMES, *PYTHON_VARIABLES}
-_FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
+_FOREIGN_PREFIXES = (*LAUNCHER_PREFIXES, "RAY_", "PARLAY_")
 _DONE_VARIABLE = "PARLAY_DONE_DESCRIPTOR"  # of trials/fork_server/stub.py
 _GROUP_ENDS_TIMEOUT_S = 1.0  # for all ranks: an init that does not reap would keep a group from ever being empty
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from slurm.sandbox.daemons import running_pids
-from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
+from slurm.sandbox.sandbox import SLURMCTLD
 from tests.orchestrator.slurm_searches import Bench, num_ended, record_of, until
-from tests.slurm.sandboxes import sandbox
+from tests.slurm.sandboxes import FaultySandbox, sandbox
 from trials.files.folders import SearchFolder, read_json
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.fold import fold
@@ -49,7 +49,7 @@ killed driver left no word."""
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmSandbox]:
+def cluster() -> Iterator[FaultySandbox]:
     """A private Slurm with accounting, whose daemons are killed."""
     with sandbox(accounting=True) as started:
         yield started
@@ -113,7 +113,7 @@ def kill_controller(search: DisturbedSearch) -> None:
     search.bench.open_gate(BACK)
 
 
-def write_down(cluster: SlurmSandbox, attempt: Attempt) -> None:
+def write_down(cluster: FaultySandbox, attempt: Attempt) -> None:
     """Wait until the controller's state is on disk, and in it a remark about this job: killed before, a controller
     forgets jobs that it accepted."""
     remark = "known-before-the-kill"

@@ -108,20 +108,6 @@ def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(rig
     assert rig.status(first).reason is FailureReason.CANCELLED_BY_USER
 
 
-def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_another_has_begun_there(rig):
-    rig.launch()
-    folder = rig.serve()
-    second = rig.launch("t0002")
-    rig.look()
-    assert StepFileKind.REQUESTED in folder.step_files()["t0002.a1"]
-    rig.cluster.cancel(rig.job().job_id)
-    rig.look(30.0)
-    rig.look()
-    assert StepFileKind.WITHDRAWN in folder.step_files()["t0002.a1"]
-    assert nodes_asked(rig.serve(2), "t0002.a1") == ("n1",)
-    assert rig.status(second).liveness is Liveness.ALIVE
-
-
 def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig, logged):
     first = rig.launch()
     rig.look(STARTUP_S - 30.0)

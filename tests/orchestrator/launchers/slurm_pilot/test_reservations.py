@@ -288,18 +288,22 @@ def test_a_pilot_that_is_put_back_into_the_queue_is_cancelled_and_its_steps_are_
 # -- what its attempts become
 
 
-def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_runs_in_the_next_one(rig):
-    first = rig.launch()
+@pytest.mark.parametrize("has_begun_another", [False, True])
+def test_what_was_asked_of_a_pilot_that_ended_before_it_began_it_runs_in_the_next_one(rig, has_begun_another):
+    first, second = rig.launch("t0001"), rig.launch("t0002")
     folder = rig.pilot()
     folder.heartbeat.write_text("alive")
     rig.look()
-    assert StepFileKind.REQUESTED in folder.step_files()["t0001.a1"]
+    if has_begun_another:
+        folder.take("t0001.a1", StepFileKind.CLAIMED)
+    assert StepFileKind.REQUESTED in folder.step_files()["t0002.a1"]
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
     rig.look()
-    assert StepFileKind.WITHDRAWN in folder.step_files()["t0001.a1"]
-    assert nodes_asked(rig.serve(2), "t0001.a1") == ("n1",)
-    assert rig.status(first).liveness is Liveness.ALIVE
+    assert StepFileKind.WITHDRAWN in folder.step_files()["t0002.a1"]
+    assert nodes_asked(rig.serve(2), "t0002.a1") == (("n1",) if has_begun_another else ("n2",))
+    assert (rig.status(first).liveness is Liveness.ALIVE) is not has_begun_another
+    assert rig.status(second).liveness is Liveness.ALIVE
 
 
 def test_a_claimed_step_ends_with_its_pilot(rig):
