@@ -106,26 +106,20 @@ class SearchFollower:
 
     def _records(self) -> Iterator[SearchRecord]:
         """Yield the search at each poll, and show new events."""
-        from trials.ledger.journal import Journal, JournalDamaged, search_after
+        from orchestrator.service.event_stream import JournalFollower
 
-        journal, search, seen = Journal(self._folder.journal), None, None
+        follower, seen = JournalFollower(self._folder.journal), None
         while True:
             try:
-                for event in journal.read_on():
-                    search = search_after(journal.path, self._folder.search_id, event, search)
+                for search, event in follower.read_new():
                     if seen is not None and event.seq > seen:
                         self._view.update(search, event)
-            except JournalDamaged:
-                if search is None:
-                    raise
-                journal, search = Journal(self._folder.journal), None  # its writer may have replaced a line
-                continue
             except OSError as error:
                 self._note_once(f"{self._folder.journal}: {error.strerror}; retrying")
-            if search is None:
+            if follower.search is None:
                 raise _unreachable_error(self._folder)
-            seen = max(seen or 0, search.last_seq)
-            yield search
+            seen = max(seen or 0, follower.search.last_seq)
+            yield follower.search
 
     def _is_abandoned(self) -> bool:
         """True if the search has had no driver for NO_DRIVER_LIMIT_S; polls the driver every DRIVER_POLL_S."""

@@ -19,7 +19,7 @@ from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import event_stream
 from orchestrator.service.handlers import VERSION, NotReady, RequestHandlers, SearchId
 from orchestrator.service.middleware import AuthMiddleware, error_response
-from orchestrator.service.pages import PagesOf, is_page, page_routes, refusal_page, wants_page
+from orchestrator.service.pages import is_page, page_routes, refusal_page, wants_page
 from search_spaces.errors import ExternalError, InputError, Problem
 from trials.ledger.events import EventKind
 
@@ -81,7 +81,7 @@ def make_app(
     _add_refusals(app)
     app.openapi = lambda: _openapi(app, has_token=policy.token is not None)  # type: ignore[method-assign]
     if policy.sessions is not None:
-        app.router.routes.extend(page_routes(PagesOf(handlers, is_stopping, is_read_only), policy.sessions))
+        app.router.routes.extend(page_routes(handlers, policy.sessions, is_stopping, is_read_only))
     return AuthMiddleware(app, policy)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from orchestrator.launchers.timeouts import submit_to_thread
 from trials.ledger.events import Event, SearchRecord
-from trials.ledger.journal import Journal, JournalDamaged, search_of
+from trials.ledger.journal import Journal, JournalDamaged, search_after
 
 T = TypeVar("T")
 
@@ -36,20 +36,19 @@ class JournalFollower:
     def has_ended(self) -> bool:
         return self.search is not None and self.search.state.is_ended
 
-    def size(self) -> int:
-        """Size of the journal in bytes. Raises OSError."""
-        return self._file.stat().st_size
-
-    def read_new(self) -> list[Event]:
-        """Events since the last read, oldest first. If the writer has replaced a line, all events from the first one.
-        Raises JournalDamaged, and OSError."""
+    def read_new(self) -> list[tuple[SearchRecord, Event]]:
+        """Events since the last read, oldest first, each with the search after it; all from the first one if the writer
+        has replaced a line. Raises JournalDamaged, and OSError."""
         try:
             events = self._journal.read_on()
         except JournalDamaged:
             self._journal, self.search = Journal(self._file), None
             events = self._journal.read_on()
-        self.search = search_of(self._file, self._file.parent.name, events, self.search)
-        return events
+        new = []
+        for event in events:
+            self.search = search_after(self._file, self._file.parent.name, event, self.search)
+            new.append((self.search, event))
+        return new
 
 
 def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
@@ -58,19 +57,19 @@ def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> Asy
     Reads once before it returns, so that JournalDamaged and OSError become an error response instead of a broken
     stream.
     """
+    journal_file.stat()
     follower = JournalFollower(journal_file)
-    size = follower.size()
-    return _stream(follower, size, follower.read_new(), seq, is_stopping)
+    return _stream(follower, follower.read_new(), seq, is_stopping)
 
 
 async def _stream(
-    follower: JournalFollower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
+    follower: JournalFollower, news: list[tuple[SearchRecord, Event]], seq: int, is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
-    """The stream after a first read that found `news` in a journal of at least `size` bytes."""
+    """The stream after a first read that found `news`."""
     sent_at = time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
-        for event in news:
+        for _, event in news:
             if event.seq > seq:
                 yield sse(event)
                 seq, sent_at = event.seq, time.monotonic()
@@ -80,9 +79,7 @@ async def _stream(
             yield ": nothing new\n\n"
             sent_at = time.monotonic()
         await asyncio.sleep(POLL_S)
-        found = await run_in_thread(follower.size)
-        news = await run_in_thread(follower.read_new) if found != size else []  # a journal only grows
-        size = found
+        news = await run_in_thread(follower.read_new)
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:

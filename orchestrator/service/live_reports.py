@@ -6,12 +6,10 @@ import asyncio
 import json
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 from dashboards.report.html import Page
 from dashboards.report.page import report_without_scripts
@@ -32,7 +30,6 @@ RECIPE_WAIT_S = 60.0
 """Longest wait for an ended search's recipe."""
 KEEPALIVE_S = 5.0
 """Seconds of silence until a keepalive event."""
-_MAX_CACHED = 16
 
 
 @dataclass(frozen=True)
@@ -96,26 +93,9 @@ class LiveReport:
         return newest
 
 
-class LiveReports:
-    """Cache of reports by journal: those in use, and the last ones used. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._reports: WeakValueDictionary[Path, LiveReport] = WeakValueDictionary()
-        self._last: OrderedDict[Path, LiveReport] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, journal_file: Path) -> LiveReport:
-        with self._lock:
-            report = self._reports.get(journal_file)
-            if report is None:
-                report = self._reports[journal_file] = LiveReport(
-                    journal_file, partial(_render, SearchFolder(journal_file.parent))
-                )
-            self._last[journal_file] = report
-            self._last.move_to_end(journal_file)
-            while len(self._last) > _MAX_CACHED:
-                self._last.popitem(last=False)
-            return report
+def live_report(journal_file: Path) -> LiveReport:
+    """Report of the search with this journal."""
+    return LiveReport(journal_file, partial(_render, SearchFolder(journal_file.parent)))
 
 
 async def report_events(

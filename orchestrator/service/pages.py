@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import replace
+from functools import lru_cache, wraps
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -23,7 +23,7 @@ from dashboards.report.log_page import log_page, trials_page
 from dashboards.search_rows import SearchListRow, search_row
 from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.service.handlers import RequestHandlers
-from orchestrator.service.live_reports import LiveReport, LiveReports, report_events
+from orchestrator.service.live_reports import LiveReport, live_report, report_events
 from search_spaces.errors import ExternalError, InputError
 from trials.ledger.reader import LedgerReader
 
@@ -39,6 +39,8 @@ _HEADERS = {
 }
 MAX_SEARCHES = 100
 """Searches in the list: each is read with its trials once after each change."""
+_MAX_REPORTS = 64
+"""Searches whose last rendering is kept for all viewers."""
 _OWNER_TIMEOUT_S = 2.0
 
 
@@ -57,9 +59,11 @@ def wants_page(headers: Headers) -> bool:
     return "text/html" in headers.get("accept", "")
 
 
-def page_routes(app: PagesOf, sessions: Sessions) -> list[Route]:
-    """Routes of the pages, which are not part of the OpenAPI document."""
-    pages = _Pages(app, sessions)
+def page_routes(
+    handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool], is_read_only: bool
+) -> list[Route]:
+    """Routes of the pages, which are not part of the OpenAPI document. `is_read_only`: they change nothing."""
+    pages = _Pages(handlers, sessions, is_stopping, is_read_only)
     routes = [
         Route("/", pages.searches),
         Route(ENTRY_PATH, pages.enter),
@@ -69,7 +73,7 @@ def page_routes(app: PagesOf, sessions: Sessions) -> list[Route]:
         Route("/searches/{search}/logs", pages.trials),
         Route("/searches/{search}/logs/{trial}", pages.log),
     ]
-    if not app.is_read_only:
+    if not is_read_only:
         routes += [Route(f"/searches/{{search}}/{action}", pages.act, methods=["POST"]) for action in _ACTIONS]
     return routes
 
@@ -105,23 +109,15 @@ def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[
     return answered
 
 
-@dataclass(frozen=True)
-class PagesOf:
-    """Service that pages show: its handlers, and whether pages may only read."""
-
-    handlers: RequestHandlers
-    is_stopping: Callable[[], bool]
-    is_read_only: bool = False
-
-
 class _Pages:
-    def __init__(self, app: PagesOf, sessions: Sessions):
-        handlers = app.handlers
+    def __init__(
+        self, handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool], is_read_only: bool
+    ):
         self._handlers = handlers
-        self._app = app
         self._sessions = sessions
-        self._is_stopping = app.is_stopping
-        self._reports = LiveReports()
+        self._is_stopping = is_stopping
+        self._is_read_only = is_read_only
+        self._report_of = lru_cache(_MAX_REPORTS)(live_report)
         self._searches = SearchList(handlers.ledger_url)
 
     def enter(self, request: Request) -> Response:
@@ -131,7 +127,7 @@ class _Pages:
         if signed_in is None:
             again = "An address is valid once, for ten minutes. parlay serve --page prints a new one."
             return refusal_page(401, "Sign-in address expired", again)
-        page = signed_in_page("" if self._app.is_read_only else signed_in.action_key)
+        page = signed_in_page("" if self._is_read_only else signed_in.action_key)
         return _html(page, 200, {"set-cookie": signed_in.set_cookie})
 
     @_with_error_page
@@ -143,7 +139,7 @@ class _Pages:
     @_with_error_page
     def search(self, request: Request) -> Response:
         search, report = self._report(request)
-        return _html(live_page(search, is_ended=report.newest().is_ended, is_read_only=self._app.is_read_only))
+        return _html(live_page(search, is_ended=report.newest().is_ended, is_read_only=self._is_read_only))
 
     @_with_error_page
     def report(self, request: Request) -> Response:
@@ -181,7 +177,7 @@ class _Pages:
     def _report(self, request: Request) -> tuple[str, LiveReport]:
         """Full id of the requested search, and its report."""
         journal = self._handlers.journal_path(_search_id(request))
-        return journal.parent.name, self._reports.of(journal)
+        return journal.parent.name, self._report_of(journal)
 
 
 def _search_id(request: Request) -> str:

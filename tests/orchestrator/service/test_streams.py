@@ -49,10 +49,10 @@ def test_each_look_reads_what_is_new(path):
     story = measured_story()
     journal = written(path, story.events[:4])
     follower = JournalFollower(journal.path)
-    assert follower.read_new() == story.events[:4]
+    assert [event for _, event in follower.read_new()] == story.events[:4]
     for event in story.events[4:]:
         journal.append(event)
-        assert follower.read_new() == [event]
+        assert follower.read_new() == [(follower.search, event)]
     assert follower.search == fold(SEARCH_ID, story.events)
     assert follower.has_ended
     assert follower.read_new() == []
@@ -66,7 +66,7 @@ def test_a_line_that_its_writer_took_back_is_reported_as_the_one_that_stands_the
     journal.path.write_bytes(b"".join(journal.path.read_bytes().splitlines(keepends=True)[:-1]))
     other = replace(story.events[-2], at=story.events[-2].at + 1)
     written(path, [other])
-    assert follower.read_new() == [*story.events[:-2], other]
+    assert [event for _, event in follower.read_new()] == [*story.events[:-2], other]
 
 
 class LiveRig:
