@@ -95,10 +95,7 @@ ROOMS = (
         "planning",
         15,
         ("orchestrator/planning/*.py",),
-        (
-            "tests/orchestrator/planning/test_*.py",
-            "tests/orchestrator/cli/test_plan_forecast.py",
-        ),
+        ("tests/orchestrator/planning/test_*.py",),
     ),
     Room(
         "cost model",

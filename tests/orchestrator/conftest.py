@@ -1,4 +1,4 @@
-"""Fixtures for tests of the command line: commands run one after another in this process."""
+"""Fixtures: commands run one after another in this process, and a search that has ended."""
 
 from __future__ import annotations
 

@@ -121,6 +121,16 @@ def test_a_python_that_cannot_run_a_trial_is_refused_before_anything_is_written(
         (["submit", "search.yaml", "--cron", "--as-job", "--launcher", "slurm"], "--cron"),
         (["run", "search.yaml", "--dry-run", "--scripts", "out"], "--scripts"),
         (["compare", "a", "b", "--margin", "nan"], "margin"),
+        (["logs", "past"], "parlay logs past t0001"),
+        (["plan"], "SEARCH.YAML"),
+        (["plan", "search.yaml", "--nodes", ""], "--nodes"),
+        (["plan", "search.yaml", "--from", "past"], "--from"),
+        (["plan", "--from", "past", "--sampler", ""], "--sampler"),
+        (["plan", "--from", "past", "--set", "work_dir=here"], "--set"),
+        (["plan", "--from", "past", "--rejected"], "--rejected"),
+        (["plan", "--nodes", "2", "--scaling", "up"], "--scaling"),
+        (["plan", "--nodes", "0"], "--nodes"),
+        (["plan", "--from", "nope.csv"], "--from nope.csv"),
     ],
 )
 def test_bad_usage_is_an_error_object_and_writes_nothing(words, told, tmp_path):

@@ -7,7 +7,7 @@ import os
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,7 +17,6 @@ from urllib.error import URLError
 
 import pytest
 
-from orchestrator.cli.main import main as run
 from orchestrator.config.schema.notify import NotifyEvent, NotifySection, notify_problems, webhook_address
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.notify import event_message, last_progress_at, post, run_command
@@ -73,19 +72,6 @@ def private(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o600)
     return path
-
-
-@pytest.fixture
-def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, dict, str]]:
-    """Run one command in `tmp_path`; returns its exit code, JSON object and log."""
-    monkeypatch.chdir(tmp_path)
-
-    def answered(*words: str | Path) -> tuple[int, dict, str]:
-        code = run([*map(str, words), "--json"])
-        out, err = capfd.readouterr()
-        return code, json.loads(out), err
-
-    return answered
 
 
 @pytest.fixture
