@@ -11,7 +11,7 @@ from tests.sources import calls, modules
 NEED_NEITHER = {
     ("orchestrator/cli/endings.py", "interrupted"): "the user interrupted",
     ("orchestrator/cli/endings.py", "refused"): "the system's own words: no space left, permission denied",
-    ("orchestrator/cli/dashboard.py", "mlflow"): "the end of MLflow's own log",
+    ("orchestrator/cli/look.py", "mlflow"): "the end of MLflow's own log",
     ("trials/train/program.py", "world"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "batch"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "rule"): "a trial's spec, which Parlay wrote and has checked",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.lifecycle.drive import RunnableSearch
     from orchestrator.replay.compare import CompareResult
     from orchestrator.replay.replay import ReplayAnswer
+    from search_spaces.schema.yaml_document import Override
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def plan(search_file: GivenSearch, /, *, top: int | None = None, **changes: Any)
     is launched or written. `changes` as in `run`.
     """
     from orchestrator.api.dataframes import plan_frame
-    from orchestrator.config.loader import load_search, without_set_location
+    from orchestrator.config.loader import load_search
     from orchestrator.diagnostics.preflight.trainer import require_trainer
     from orchestrator.planning.candidates import candidates_of
     from orchestrator.planning.plan import plan_of
@@ -48,10 +49,9 @@ def plan(search_file: GivenSearch, /, *, top: int | None = None, **changes: Any)
     if top is not None and not _is_count(top):
         fix = "leave it out for all of them"
         raise InputError.of("top", f"is {top!r}", key="top", value=top, rule="a whole number, from 1 on", fix=fix)
-    with without_set_location():
-        spec = load_search(search_file, changes)
-        space = candidates_of(spec)
-        require_trainer(spec)
+    spec = load_search(search_file, changes)
+    space = candidates_of(spec)
+    require_trainer(spec)
     return plan_frame(plan_of(spec, space, collect_prior_trials_for_plan(spec)), space, top)
 
 
@@ -66,12 +66,11 @@ def run(search_file: GivenSearch, /, *, quiet: bool = False, **changes: Any) -> 
     running. KeyboardInterrupt is raised after the driver has shut down, and `resume` continues the search. Signals
     reach the main thread only. The call blocks, and does not need or disturb an event loop.
     """
-    from orchestrator.config.loader import load_search, without_set_location
+    from orchestrator.config.loader import load_search
     from orchestrator.lifecycle.create import create_search, validate_search
 
     with sending_to(_sink(quiet)), _private_umask(), ExitStack() as held:
-        with without_set_location():
-            runnable = held.enter_context(create_search(validate_search(load_search(search_file, changes))))
+        runnable = held.enter_context(create_search(validate_search(load_search(search_file, changes))))
         _log.info(f"search {runnable.folder.search_id} in {runnable.folder.path}")
         return _drive_here(runnable, quiet)
 
@@ -176,7 +175,6 @@ def replay(
     there is a verdict (docs/recipe.md). `force` accepts an edited recipe, `trust` another user's. Ctrl-C cancels the
     current run and raises KeyboardInterrupt; earlier runs stay in the replay's folder.
     """
-    from orchestrator.config.loader import without_set_location
     from orchestrator.lifecycle.signals import StopSignals
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
@@ -190,7 +188,7 @@ def replay(
     rules = ReplayRules(repeats, margin, sessions, interval_s)
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
-    with sending_to(_sink(quiet)), _private_umask(), without_set_location():
+    with sending_to(_sink(quiet)), _private_umask():
         loaded = read_recipe(find_recipe(_name_of(recipe), ledger), force)
         if loaded.banner:
             _log.warning(loaded.banner)
@@ -258,8 +256,8 @@ def _drive_here(runnable: RunnableSearch, quiet: bool) -> Search:
     return load(runnable.folder.path, ledger=runnable.ledger_url)
 
 
-def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[str]]:
-    """The trainer's kind, and its options in the form of `--set`; InputError without a kind."""
+def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[Override]]:
+    """The trainer's kind, and changes to its section; InputError without a kind."""
     if trainer is None:
         return None, []
     from orchestrator.config.loader import overrides_of

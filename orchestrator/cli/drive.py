@@ -35,7 +35,6 @@ from orchestrator.cli.options import (
     SearchFilePath,
     SearchId,
     WorkDir,
-    naming_options,
     require_dry_run,
     to_overrides,
 )
@@ -80,13 +79,12 @@ def run(
     changes = to_overrides(sets, **named, against=against, layouts=layouts)
     require_dry_run(dry_run, scripts)
     with ExitStack() as held:
-        with naming_options(changes):
-            search = validate_search(load_search_file(search_file, [change.text for change in changes]))
-            if dry_run:
-                print_result(*dry_run_of(search.spec, search.space, scripts))
-                return
-            log(describe_upper_limit(search.spec, search.space))
-            started = held.enter_context(create_search(search))
+        search = validate_search(load_search_file(search_file, changes))
+        if dry_run:
+            print_result(*dry_run_of(search.spec, search.space, scripts))
+            return
+        log(describe_upper_limit(search.spec, search.space))
+        started = held.enter_context(create_search(search))
         log(f"search {started.folder.search_id} in {started.folder.path}")
         if executor is ExecutorKind.RAY:
             held.close()  # for the driver in Ray

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.config.schema.search_file import SAMPLERS
 from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import InputError
-
-if TYPE_CHECKING:
-    from orchestrator.config.spec import SearchSpec
+from search_spaces.schema.yaml_document import Override
 
 SEARCH_FILE_HELP = "The search file, or the name of one included in Parlay: quickstart."
 SearchFilePath = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help=SEARCH_FILE_HELP)]
@@ -70,18 +66,6 @@ AgainstLayouts = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Change:
-    """A change to the search file: `key=value` as with `--set`, and the option it was given by."""
-
-    text: str
-    option: str
-
-    @property
-    def key(self) -> str:
-        return self.text.partition("=")[0]
-
-
 _KEYS = {
     "--launcher": "launcher.kind",
     "--sampler": "search.sampler",
@@ -93,34 +77,11 @@ _KEYS = {
 """Keys of the search file that an option of their own changes."""
 
 
-def to_overrides(sets: Iterable[str] | None, **named: object) -> list[Change]:
+def to_overrides(sets: Iterable[str] | None, **named: object) -> list[Override]:
     """All changes to the search file from a command line; named options, such as `work_dir`, come last."""
     options = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value is not None}
-    changes = [Change(text, "--set") for text in sets or ()]
-    return changes + [Change(f"{_KEYS[option]}={json.dumps(value)}", option) for option, value in options.items()]
-
-
-@contextmanager
-def naming_options(changes: Iterable[Change]) -> Iterator[None]:
-    """Within this block an error about a changed value names the option that set it, not `--set`."""
-    options = {change.key: change.option for change in changes}
-    try:
-        yield
-    except InputError as error:
-        renamed = [
-            replace(p, file=options[p.key]) if p.file == "--set" and p.key in options else p for p in error.problems
-        ]
-        raise InputError(*renamed) from error
-
-
-@contextmanager
-def loading(search_file: Path, changes: Sequence[Change], compares_speeds: bool = True) -> Iterator[SearchSpec]:
-    """Within this block the search of the file with these changes, and errors as in `naming_options`;
-    `compares_speeds` as for `load_search_file`."""
-    from orchestrator.config.loader import load_search_file
-
-    with naming_options(changes):
-        yield load_search_file(search_file, [change.text for change in changes], compares_speeds)
+    by_name = [Override(f"{_KEYS[option]}={json.dumps(value)}", option) for option, value in options.items()]
+    return [*map(Override, sets or ()), *by_name]
 
 
 def require_dry_run(dry_run: bool, scripts: Path | None) -> None:

@@ -10,17 +10,16 @@ import typer
 
 from orchestrator.cli.options import (
     SEARCH_FILE_HELP,
-    Change,
     LauncherKind,
     LedgerUrl,
     Overrides,
     SamplerName,
     WorkDir,
-    loading,
     to_overrides,
 )
 from orchestrator.cli.output import print_result, print_text, prints_json
 from search_spaces.errors import InputError
+from search_spaces.schema.yaml_document import Override
 
 
 def plan(
@@ -107,9 +106,10 @@ def _require_absent(options: Mapping[str, object], why: str, fix: str) -> None:
             raise InputError.of("usage", why, key=name, value=value, fix=fix)
 
 
-def _print_plan(search_file: Path, changes: list[Change], top: int | None, details: bool, rejected: bool) -> None:
+def _print_plan(search_file: Path, changes: list[Override], top: int | None, details: bool, rejected: bool) -> None:
     from orchestrator.cli.plan_answer import PlanAnswer, cost_lines
     from orchestrator.cli.plan_table import plan_text
+    from orchestrator.config.loader import load_search_file
     from orchestrator.config.schema.setup_file import SetupFile
     from orchestrator.diagnostics.preflight.trainer import require_trainer
     from orchestrator.planning.candidates import candidates_of
@@ -117,9 +117,9 @@ def _print_plan(search_file: Path, changes: list[Change], top: int | None, detai
     from orchestrator.planning.plan import plan_of
     from orchestrator.planning.prior_trials import collect_prior_trials_for_plan
 
-    with loading(search_file, changes) as spec:
-        space = candidates_of(spec)
-        require_trainer(spec)
+    spec = load_search_file(search_file, changes)
+    space = candidates_of(spec)
+    require_trainer(spec)
     plan = plan_of(spec, space, collect_prior_trials_for_plan(spec))
     pay_back = expected_pay_back(plan, space.baseline)
     if prints_json.get():

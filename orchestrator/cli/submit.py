@@ -30,8 +30,6 @@ from orchestrator.cli.options import (
     SamplerName,
     Scripts,
     WorkDir,
-    loading,
-    naming_options,
     require_dry_run,
     to_overrides,
 )
@@ -39,10 +37,10 @@ from orchestrator.cli.output import Exit, log, print_result, print_text, prints_
 from orchestrator.lifecycle.exit_codes import ExitCode
 from orchestrator.service.driver_process import ExecutorKind
 from search_spaces.errors import ExternalError, InputError, Problem
+from search_spaces.schema.yaml_document import Override
 from trials.files.text import tail
 
 if TYPE_CHECKING:
-    from orchestrator.cli.options import Change
     from orchestrator.config.spec import SearchSpec
     from orchestrator.lifecycle.create import SubmitAnswer, ValidatedSearch
     from orchestrator.lifecycle.drive import RunnableSearch
@@ -92,9 +90,9 @@ def submit(
     else:
         leave = partial(_leave_to_process, in_ray=executor is ExecutorKind.RAY, no_service=no_service)
     if len(searches) == 1:
-        submit_one(_created(searches[0], changes), leave)
+        submit_one(_created(searches[0]), leave)
     else:
-        _submit_many(dict(zip(search_files, searches, strict=True)), changes, leave)
+        _submit_many(dict(zip(search_files, searches, strict=True)), leave)
 
 
 def driver_job_time_s(as_job: bool, job_time: str | None) -> float | None:
@@ -145,28 +143,28 @@ def _driven(folder: SearchFolder, by: str, name: str) -> str:
     return f"search {folder.search_id} {by}; its log is {folder.driver_log}\n{hint}"
 
 
-def _load(file: Path, changes: Sequence[Change], as_job: bool, by_cron: bool) -> ValidatedSearch:
+def _load(file: Path, changes: Sequence[Override], as_job: bool, by_cron: bool) -> ValidatedSearch:
     """Load and validate a search file. Raises InputError and ExternalError."""
+    from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import validate_search
     from orchestrator.lifecycle.driver_job import require_slurm
 
-    with loading(file, changes) as spec:
-        if as_job:
-            require_slurm(spec)
-        if by_cron:
-            require_detached_jobs(spec.launcher, "--cron")
-        return validate_search(spec)
+    spec = load_search_file(file, changes)
+    if as_job:
+        require_slurm(spec)
+    if by_cron:
+        require_detached_jobs(spec.launcher, "--cron")
+    return validate_search(spec)
 
 
-def _created(search: ValidatedSearch, changes: Sequence[Change]) -> RunnableSearch:
+def _created(search: ValidatedSearch) -> RunnableSearch:
     """Log the upper limit of the search's cost, and create it for a driver that takes it. Raises InputError."""
     from orchestrator.cli.upper_limit import describe_upper_limit
     from orchestrator.lifecycle.create import create_search
 
-    with naming_options(changes):
-        log(describe_upper_limit(search.spec, search.space))
-        with create_search(search) as started:
-            return replace(started, lock=None)
+    log(describe_upper_limit(search.spec, search.space))
+    with create_search(search) as started:
+        return replace(started, lock=None)
 
 
 def _validated(files: Sequence[Path], load: Callable[[Path], ValidatedSearch]) -> list[ValidatedSearch]:
@@ -194,7 +192,7 @@ def _print_dry_runs(searches: Sequence[ValidatedSearch], scripts: Path | None) -
     print_result(answers[0] if len(answers) == 1 else DryRunManyAnswer(searches=list(answers)), "\n".join(texts))
 
 
-def _submit_many(searches: Mapping[Path, ValidatedSearch], changes: Sequence[Change], leave: Leave) -> None:
+def _submit_many(searches: Mapping[Path, ValidatedSearch], leave: Leave) -> None:
     """Submit each search, also after one that cannot be; print what is said of each, or one object of all."""
     from orchestrator.lifecycle.create import FailedSubmission, SubmitManyAnswer
     from orchestrator.lifecycle.driver_job import DriverAlreadyQueued
@@ -204,7 +202,7 @@ def _submit_many(searches: Mapping[Path, ValidatedSearch], changes: Sequence[Cha
     refused: list[FailedSubmission] = []
     for file, search in searches.items():
         try:
-            answer, text = leave(_created(search, changes))
+            answer, text = leave(_created(search))
         except (LeaseHeld, DriverAlreadyQueued, InputError, ExternalError, OSError) as error:
             refused.append(FailedSubmission(file=str(file), message=str(error)))
             warn(f"{file}: {error}")

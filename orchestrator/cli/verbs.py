@@ -61,7 +61,14 @@ _GROUPS = {
 }
 """Sentence of each verb, by the heading under which `--help` lists it."""
 VERBS = {verb: sentence for verbs in _GROUPS.values() for verb, sentence in verbs.items()}
-_MODULES = {"run": "drive", "resume": "drive", "import": "import_results"}
+_MODULES = {
+    **dict.fromkeys(("init", "schema"), "prepare"),
+    **dict.fromkeys(("run", "resume"), "drive"),
+    **dict.fromkeys(("status", "logs", "dashboard"), "look"),
+    **dict.fromkeys(("best", "report", "export", "import"), "results"),
+    **dict.fromkeys(("cancel", "sync"), "end"),
+    **dict.fromkeys(("doctor", "calibrate", "selftest"), "diagnose"),
+}
 """Modules that are not named as their verb."""
 _JSON_HELP = "Print one JSON object to stdout, everything else to stderr."
 
@@ -109,7 +116,7 @@ def command_of(verb: str) -> Any:
     if (group := getattr(module, "commands", None)) is not None:
         return typer.main.get_group(group)
     one = typer.Typer(add_completion=False)
-    function = getattr(module, verb, None) or getattr(module, name)
+    function = getattr(module, "import_results" if verb == "import" else verb)
     one.command(verb, cls=Verb, help="\n\n".join(filter(None, (VERBS[verb], function.__doc__))))(function)
     return typer.main.get_command(one)
 

@@ -30,14 +30,21 @@ from search_spaces.rules.check import mixed_engines_problem
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.sections import SpaceSection, resolved_path
 from search_spaces.schema.validation import sections_of, validate
-from search_spaces.schema.yaml_document import MAX_BYTES, Document, format_key_path, parse_document, with_overrides
+from search_spaces.schema.yaml_document import (
+    MAX_BYTES,
+    Document,
+    Override,
+    format_key_path,
+    parse_document,
+    with_overrides,
+)
 from trials.measure_rules import MeasureRules
 from trials.schema.trainer_section import TrainerSection, resolved_python
 from trials.trainers.registry import TRAINERS
 
 
-def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds: bool = True) -> SearchSpec:
-    """Load the search in this file, with each `key.key=value` of `overrides` applied.
+def load_search_file(path: Path, overrides: Iterable[Override | str] = (), compares_speeds: bool = True) -> SearchSpec:
+    """Load the search in this file, with each `key.key=value` of `overrides` applied; errors name its source.
 
     If there is no such file, `path` may be the name of a search that comes with Parlay. InputError carries every
     problem, with file, line, key, value, rule and fix. Where no speeds are compared, engines may be mixed on a device
@@ -50,7 +57,7 @@ def load_search_file(path: Path, overrides: Iterable[str] = (), compares_speeds:
     return _resolve_spec(document, overrides, Path.cwd(), compares_speeds)
 
 
-def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
+def load_search_text(text: str, folder: Path, overrides: Iterable[Override | str] = ()) -> SearchSpec:
     """Load the search in this text. Its relative paths, `work_dir` included, start in `folder`. InputError as above."""
     document = parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder)
     return _resolve_spec(document, overrides, folder)
@@ -73,26 +80,18 @@ def load_search(given: GivenSearch, changes: Mapping[str, Any]) -> SearchSpec:
     return load_search_file(Path(given), overrides)
 
 
-def overrides_of(changes: Mapping[str, Any]) -> Iterator[str]:
-    """Changes as `--set` overrides: each key of a section's mapping separately, other values as they are.
+def overrides_of(changes: Mapping[str, Any]) -> Iterator[Override]:
+    """Changes of a program: each key of a section's mapping separately, other values as they are.
 
     A mapping without keys changes nothing in a section; elsewhere it is a value to validate.
     """
     known = {name for name, _ in sections_of(SearchFile)}
     for section, value in changes.items():
         if isinstance(value, Mapping) and (value or section in known):
-            yield from (f"{section}.{key}={_json(inner, f'{section}.{key}')}" for key, inner in value.items())
+            for key, inner in value.items():
+                yield Override(f"{section}.{key}={_json(inner, f'{section}.{key}')}", None)
         else:
-            yield f"{section}={_json(value, section)}"
-
-
-@contextmanager
-def without_set_location() -> Iterator[None]:
-    """Context in which errors about a change do not mention `--set`, which a caller of the API did not use."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(*(replace(p, file=None) if p.file == "--set" else p for p in error.problems)) from error
+            yield Override(f"{section}={_json(value, section)}", None)
 
 
 def _json(value: Any, key: str | None) -> str:
@@ -116,7 +115,9 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
-def _resolve_spec(document: Document, overrides: Iterable[str], here: Path, compares_speeds: bool = True) -> SearchSpec:
+def _resolve_spec(
+    document: Document, overrides: Iterable[Override | str], here: Path, compares_speeds: bool = True
+) -> SearchSpec:
     document = with_overrides(document, overrides)
     file = validate(SearchFile, document)
     cluster, space = file.cluster.cluster(), _complete_space(file)

@@ -13,7 +13,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations, mixed_engines_problem
 from search_spaces.schema.validation import Section, validate
-from search_spaces.schema.yaml_document import Document, with_overrides
+from search_spaces.schema.yaml_document import Document, Override, with_overrides
 from trials.schema.trainer_section import TrainerSection
 from trials.trainers.registry import TRAINERS
 
@@ -24,7 +24,7 @@ class _TrainerOnly(Section):
     trainer: TrainerSection
 
 
-def trainer_section(kind: str, overrides: Iterable[str], folder: Path) -> TrainerSection:
+def trainer_section(kind: str, overrides: Iterable[Override | str], folder: Path) -> TrainerSection:
     """The trainer section of this kind with each `trainer.key=value` applied; paths are relative to `folder`.
 
     InputError as for a search file's section.

@@ -36,6 +36,7 @@ from orchestrator.replay.runs import MachineLock, ReplayCallbacks, home_error
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.schema.validation import restore
+from search_spaces.schema.yaml_document import Override
 from trials.files.folders import SearchFolder, write_json
 from trials.files.path_owners import require_trusted_path
 from trials.files.text import plural
@@ -50,7 +51,11 @@ LAUNCHERS = ("local", "ray", "slurm")
 
 
 def with_trainer(
-    loaded: LoadedRecipe, kind: str | None, sets: Sequence[str], launcher_kind: str | None, trust: bool = False
+    loaded: LoadedRecipe,
+    kind: str | None,
+    sets: Sequence[Override | str],
+    launcher_kind: str | None,
+    trust: bool = False,
 ) -> tuple[LoadedRecipe, str]:
     """The recipe for this trainer and the interpreter to run it with; without `kind` the recipe's own trainer.
 
@@ -64,7 +69,7 @@ def with_trainer(
         return loaded, _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind), trust)
     if kind is None:
         fix = "name the trainer with --trainer, or leave --set out"
-        raise InputError.of("usage", "sets options of another trainer", key="--set", value=sets[0], fix=fix)
+        raise InputError.of("usage", "sets options of another trainer", key="--set", value=str(sets[0]), fix=fix)
     section = trainer_section(kind, sets, Path.cwd())
     python = section.python or _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind), trust)
     return for_trainer(loaded, section), python

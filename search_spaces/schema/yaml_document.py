@@ -85,10 +85,18 @@ def parse_document(raw: bytes, file: str | None, folder: Path) -> Document:
     return document
 
 
-def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    """The document after each `a.b=value` of `--set`; the value is YAML, its location `--set`."""
+class Override(NamedTuple):
+    """A change to a document, `a.b=value` with the value in YAML, and its location: the option that gave it, None where
+    a program did."""
+
+    text: str
+    source: str | None = "--set"
+
+
+def with_overrides(document: Document, overrides: Iterable[Override | str]) -> Document:
+    """The document after each change; a plain text is one of `--set`."""
     for override in overrides:
-        document = _apply_override(document, override)
+        document = _apply_override(document, Override(override) if isinstance(override, str) else override)
     _require_safe(document)
     return document
 
@@ -292,48 +300,47 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _apply_override(document: Document, override: str) -> Document:
-    name, equals, text = override.partition("=")
-    path = tuple(name.split("."))
-    if looks_secret(override, None) or looks_secret(text, path[-1]):
-        raise InputError(secret_problem(key=name if equals else "--set", file="--set"))
+def _apply_override(document: Document, override: Override) -> Document:
+    name, equals, text = override.text.partition("=")
+    path, source = tuple(name.split(".")), override.source
+    if looks_secret(override.text, None) or looks_secret(text, path[-1]):
+        raise InputError(secret_problem(key=name if equals else "--set", file=source))
     if not equals or len(path) > MAX_DEPTH or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in path):
         raise InputError.of(
             "override",
-            f"{override!r} is not of the form key.key=value",
+            f"{override.text!r} is not of the form key.key=value",
             key="--set",
-            value=override,
+            value=override.text,
             rule="--set takes key.key=value, the value as in the file",
             fix="for example --set search.max_trials=20",
-            file="--set",
+            file=source,
         )
-    builder = _Builder("--set")
+    builder = _Builder(source)
     try:
         value = builder.root(text) if text.strip() else None
     except InputError as error:
         quoted = f"if it is text, quote it: --set {shlex.quote(f'{name}={json.dumps(text)}')}"
-        raise InputError(*(_override_problem(problem, name, text, quoted) for problem in error.problems)) from None
+        raise InputError(*(_override_problem(problem, override, quoted) for problem in error.problems)) from None
+    from_here = SourceLocation(source, None)
     locations = {key: location for key, location in document.locations.items() if key[: len(path)] != path}
-    locations |= {path[:depth]: document.locations.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
-    locations |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.locations}
-    return replace(document, data=_with_value(document.data, path, value, name), locations=locations)
+    locations |= {path[:depth]: document.locations.get(path[:depth], from_here) for depth in range(1, len(path))}
+    locations |= {path: from_here} | {path + inner: from_here for inner in builder.locations}
+    return replace(document, data=_with_value(document.data, path, value, override), locations=locations)
 
 
-def _override_problem(problem: Problem, name: str, text: str, quoted: str) -> Problem:
-    """The problem of a value of `--set`; invalid YAML may be text without its quotes."""
-    fix = quoted if problem.rule == _YAML else problem.fix
-    return Problem("override", problem.message, problem.rule, fix, key=name, value=text, file="--set")
+def _override_problem(problem: Problem, override: Override, quoted: str) -> Problem:
+    """The problem of a value; invalid YAML may be text without its quotes."""
+    fix, (name, _, text) = quoted if problem.rule == _YAML else problem.fix, override.text.partition("=")
+    return Problem("override", problem.message, problem.rule, fix, key=name, value=text, file=override.source)
 
 
-_FROM_SET = SourceLocation("--set", None)
-
-
-def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name: str) -> dict[str, Any]:
+def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, override: Override) -> dict[str, Any]:
     key, *rest = path
     if not rest:
         return {**data, key: value}
     inner = data.get(key)
     if inner is not None and not isinstance(inner, dict):
+        name = override.text.partition("=")[0]
         above = name.removesuffix("." + ".".join(rest))
         raise InputError.of(
             "override",
@@ -342,9 +349,9 @@ def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name
             fix=f"set {above} as a whole, or write its keys out in the file",
             key=name,
             value=inner,
-            file="--set",
+            file=override.source,
         )
-    return {**data, key: _with_value(inner or {}, tuple(rest), value, name)}
+    return {**data, key: _with_value(inner or {}, tuple(rest), value, override)}
 
 
 def _require_safe(document: Document) -> None:

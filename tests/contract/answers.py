@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
-from orchestrator.cli.schema import answers
+from orchestrator.cli.prepare import answers
 from orchestrator.config.answer import AnswerPart
 from trials.outcome_types import Fingerprint, FullestRank, LayoutProof, MeasuredMetrics, SlowestRank
 

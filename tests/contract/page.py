@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import create_model
 
-from orchestrator.cli.schema import answers
+from orchestrator.cli.prepare import answers
 from orchestrator.config.answer import AnswerPart
 from orchestrator.search.lease import Lease
 from tests.sources import ROOT

@@ -9,7 +9,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.cli.schema import answers
+from orchestrator.cli.prepare import answers
 from orchestrator.config.answer import Answer
 from tests.contract.answers import assert_as_declared
 from tests.orchestrator.cli.parlay import parlay_here
