@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.search.attempt_factory import next_attempt
 from orchestrator.search.context import SearchContext
@@ -12,7 +10,7 @@ from orchestrator.search.node_exclusion import nodes_to_avoid, with_nodes_of_ear
 from orchestrator.search.pilot_charges import may_return_budget
 from search_spaces.decoding import encode
 from search_spaces.layouts.settings import described
-from trials.analysis.early_stopping import best_file
+from trials.analysis.early_stopping import Incumbents, incumbents_of
 from trials.attempt_result import may_retry
 from trials.failure_policy import policy_of
 from trials.files.folders import write_json
@@ -26,7 +24,7 @@ class TrialFinalizer:
     def __init__(self, context: SearchContext):
         self._context = context
         self._is_best_recorded = False
-        self._recorded_best: Mapping[str, Any] | None = {}  # not None: an earlier driver's file is unknown
+        self._recorded_best: Incumbents | bool | None = False  # not None: an earlier driver's file is unknown
 
     def finalize(self) -> None:
         """Retry or end every trial whose last attempt has ended. When stopping, end those never tried as well."""
@@ -112,7 +110,7 @@ class TrialFinalizer:
         if self._is_best_recorded:
             return
         ranking, by_nodes = self._context.index.leader(), self._context.index.leaders_by_nodes()
-        best = best_file(ranking, by_nodes, self._context.search.search_id, self._context.goal.global_batch_size)
+        best = incumbents_of(by_nodes, self._context.search.search_id, self._context.goal.global_batch_size)
         name = None if ranking.best is None else ranking.best.trial
         # Back to None if a repeat of the only one exceeded the memory limit.
         if name != self._context.search.best_trial:
@@ -122,8 +120,8 @@ class TrialFinalizer:
             self._recorded_best = best
         self._is_best_recorded = True
 
-    def _write_best(self, best: Mapping[str, Any] | None) -> None:
+    def _write_best(self, best: Incumbents | None) -> None:
         if best is None:
             self._context.factory.folder.best.unlink(missing_ok=True)
         else:
-            write_json(self._context.factory.folder.best, best)
+            write_json(self._context.factory.folder.best, best.to_json())

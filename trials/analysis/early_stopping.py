@@ -10,23 +10,44 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from search_spaces.decoding import require_schema
+from search_spaces.decoding import Bound, JsonObject
 from trials.analysis.ranked_layout import RankedLayout
 from trials.analysis.ranking import Objective, Ranking, lower_bound_of
 from trials.attempt_result import COMPARABLE, are_comparable
-from trials.files.folders import read_json
+from trials.files.folders import read_as
 from trials.outcome_types import MeasuredMetrics
 from trials.trial import TrialKind, TrialSpec
 
-INCUMBENTS_SCHEMA = "parlay.incumbents/1"
-
 READ_EVERY_S = 10.0
 """A trial of an hour looks a few hundred times, one of ten seconds once."""
+
+
+@dataclass(frozen=True)
+class FastestOnNodes:
+    """The fastest layout on a number of nodes: a lower bound of its tokens per second, and what it was measured
+    with."""
+
+    trial: str
+    num_nodes: Annotated[int, Bound("1 or more", lambda count: count > 0)]
+    threshold: float
+    fingerprint: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Incumbents(JsonObject):
+    """best.json: the objectives, whose first decides, and the fastest layouts."""
+
+    SCHEMA = "parlay.incumbents/1"
+
+    search_id: str
+    global_batch_size: int
+    objectives: Annotated[tuple[Objective, ...], Bound("at least one", len)]
+    incumbents: tuple[FastestOnNodes, ...]
 
 
 @dataclass(frozen=True)
@@ -71,10 +92,10 @@ def may_stop_early(spec: TrialSpec) -> bool:
 def read_incumbent(spec: TrialSpec, path: Path, fingerprint: Mapping[str, Any]) -> Incumbent | None:
     """The incumbent in best.json; None where there is nothing to compare with."""
     try:
-        best = read_json(path)
-        return None if best is None else _incumbent(spec, best, fingerprint)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        best = read_as(Incumbents, path)
+    except (OSError, ValueError):
         return None
+    return None if best is None else _incumbent(spec, best, fingerprint)
 
 
 def pruned_detail(metrics: MeasuredMetrics, incumbent: Incumbent) -> str:
@@ -85,65 +106,37 @@ def pruned_detail(metrics: MeasuredMetrics, incumbent: Incumbent) -> str:
     )
 
 
-def best_file(
-    ranking: Ranking, by_nodes: Sequence[Ranking], search_id: str, global_batch_size: int
-) -> dict[str, Any] | None:
-    """best.json: the fastest layout's results over all its runs, and the incumbents by number of nodes.
-
-    None where no layout counts as the fastest.
-    """
-    fastest = ranking.fastest
-    if fastest is None:
+def incumbents_of(rankings: Sequence[Ranking], search_id: str, global_batch_size: int) -> Incumbents | None:
+    """best.json by the ranking of each number of nodes; None where no layout counts as the fastest."""
+    fastest = tuple(_fastest_on_nodes(ranking.fastest) for ranking in rankings if ranking.fastest is not None)
+    if not fastest:
         return None
-    return {
-        "schema": INCUMBENTS_SCHEMA,
-        "search_id": search_id,
-        "trial": fastest.trial,
-        "objective": ranking.objective.value,
-        "objectives": [objective.value for objective in (ranking.objective, *ranking.others)],
-        "global_batch_size": global_batch_size,
-        "threshold": lower_bound_of(fastest, ranking.objective),
-        "fingerprint": _comparable(fastest),
-        "incumbents": list(_incumbents(by_nodes)),
-        **fastest.measured.to_json(),
-    }
+    objectives = (rankings[0].objective, *rankings[0].others)
+    return Incumbents(search_id, global_batch_size, objectives, fastest)
 
 
-def _incumbents(by_nodes: Sequence[Ranking]) -> Iterator[dict[str, Any]]:
-    for ranking in by_nodes:
-        if (fastest := ranking.fastest) is not None:
-            yield {
-                "trial": fastest.trial,
-                "num_nodes": fastest.layout.num_nodes,
-                "threshold": lower_bound_of(fastest, Objective.TOKENS_PER_SEC),
-                "fingerprint": _comparable(fastest),
-            }
-
-
-def _comparable(layout: RankedLayout) -> dict[str, Any]:
+def _fastest_on_nodes(layout: RankedLayout) -> FastestOnNodes:
     outcome = layout.first.last_attempt and layout.first.last_attempt.outcome
-    fingerprint: Mapping[str, Any] = outcome.fingerprint if outcome else {}
-    return {name: fingerprint[name] for name in COMPARABLE if name in fingerprint}
+    found: Mapping[str, Any] = outcome.fingerprint if outcome else {}
+    fingerprint = {name: found[name] for name in COMPARABLE if name in found}
+    threshold = lower_bound_of(layout, Objective.TOKENS_PER_SEC)
+    return FastestOnNodes(layout.trial, layout.layout.num_nodes, threshold, fingerprint)
 
 
-def _incumbent(spec: TrialSpec, best: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Incumbent | None:
+def _incumbent(spec: TrialSpec, best: Incumbents, fingerprint: Mapping[str, Any]) -> Incumbent | None:
     """The incumbent that asks the most of this trial, among those faster than it in every goal."""
-    require_schema(best, INCUMBENTS_SCHEMA)
-    if best["search_id"] != spec.search_id or best["global_batch_size"] != spec.global_batch_size:
+    if (best.search_id, best.global_batch_size) != (spec.search_id, spec.global_batch_size):
         return None
-    goals = tuple(map(Objective, best["objectives"]))
-    others = [incumbent for incumbent in best["incumbents"] if incumbent["trial"] != spec.trial]
-    alike = [incumbent for incumbent in others if are_comparable(fingerprint, incumbent["fingerprint"])]
-    wanted = {
-        incumbent["trial"]: _tokens_per_sec_to_match(incumbent, spec.layout.num_nodes, goals) for incumbent in alike
-    }
+    others = [one for one in best.incumbents if one.trial != spec.trial]
+    alike = [one for one in others if are_comparable(fingerprint, one.fingerprint)]
+    wanted = {one.trial: _tokens_per_sec_to_match(one, spec.layout.num_nodes, best.objectives) for one in alike}
     name = max(wanted, key=lambda trial: wanted[trial], default=None)
     if name is None or not wanted[name] > 0:
         return None
     return Incumbent(name, spec.global_batch_size * spec.model.seq_length / wanted[name])
 
 
-def _tokens_per_sec_to_match(incumbent: Mapping[str, Any], num_nodes: int, goals: Sequence[Objective]) -> float:
+def _tokens_per_sec_to_match(incumbent: FastestOnNodes, num_nodes: int, goals: Sequence[Objective]) -> float:
     """Tokens per second below which a layout on `num_nodes` nodes is worse than the incumbent in every goal.
 
     0 where the layout takes fewer nodes and these are a goal themselves, as they are with a single objective, and where
@@ -151,7 +144,7 @@ def _tokens_per_sec_to_match(incumbent: Mapping[str, Any], num_nodes: int, goals
     """
     if not all(goal.follows_from_throughput for goal in goals):
         return 0.0
-    if len(goals) == 1 and num_nodes < incumbent["num_nodes"]:
+    if len(goals) == 1 and num_nodes < incumbent.num_nodes:
         return 0.0
-    share = num_nodes / incumbent["num_nodes"]
-    return incumbent["threshold"] * min(1.0 if goal is Objective.TOKENS_PER_SEC else share for goal in goals)
+    share = num_nodes / incumbent.num_nodes
+    return incumbent.threshold * min(1.0 if goal is Objective.TOKENS_PER_SEC else share for goal in goals)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,7 @@ from trials.trial import TrialState
 pytestmark = pytest.mark.slow
 
 
-def test_every_layout_is_measured_once_and_the_fastest_is_best_as_ledger_and_best_json_tell(rig):
+def test_every_layout_is_measured_once_and_the_fastest_is_best_as_the_ledger_tells(rig):
     rig.callbacks = DriverCallbacks(predict=lambda layout: {"step_time_s": 0.5 * LAYOUTS.index(layout)})
     search = rig.run()
     assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
@@ -30,8 +29,6 @@ def test_every_layout_is_measured_once_and_the_fastest_is_best_as_ledger_and_bes
     assert [trial.prediction for trial in search.trials] == [{"step_time_s": 0.5 * n} for n in range(len(LAYOUTS))]
     assert search.trial(search.best_trial).layout == LAYOUTS[-1]
     assert LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id) == search
-    best = json.loads(rig.folder.best.read_text())
-    assert (best["trial"], best["tokens_per_sec"]) == (search.best_trial, 1800.0)
 
 
 def test_a_running_trial_finds_in_best_json_what_it_has_to_reach(rig):

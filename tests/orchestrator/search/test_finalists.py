@@ -54,9 +54,10 @@ def repeats_of(search: SearchRecord) -> list[Layout]:
     return [trial.layout for trial in search.trials if trial.kind is TrialKind.REPEAT]
 
 
-def best_json(rig: Rig) -> tuple[str, float]:
-    best = json.loads(rig.folder.best.read_text())
-    return best["trial"], best["tokens_per_sec"]
+def fastest(rig: Rig) -> str:
+    """The fastest layout's trial, as best.json has it, which trials compare with."""
+    incumbents = json.loads(rig.folder.best.read_text())["incumbents"]
+    return max(incumbents, key=lambda incumbent: incumbent["threshold"])["trial"]
 
 
 def best_changes(rig: Rig) -> list[str | None]:
@@ -130,13 +131,13 @@ def test_the_best_of_each_number_of_nodes_that_no_other_beats_is_measured_again(
 # -- which is the best
 
 
-@pytest.mark.parametrize(("again", "winner", "value"), [(1000.0, SECOND, 1700.0), (1750.0, FASTEST, 1750.0)])
-def test_repeats_may_change_the_winner_and_its_speed_over_all_runs_and_not_who_is_repeated(rig, again, winner, value):
+@pytest.mark.parametrize(("again", "winner"), [(1000.0, SECOND), (1750.0, FASTEST)])
+def test_repeats_may_change_the_winner_and_its_speed_over_all_runs_and_not_who_is_repeated(rig, again, winner):
     rig.script = where(is_repeat_of_the_fastest, {"tokens_per_sec": again})
     search = rig.run()
     assert repeats_of(search) == [FASTEST, SECOND] * 2
     assert search.trial(search.best_trial).layout == winner
-    assert best_json(rig) == (search.best_trial, pytest.approx(value))
+    assert fastest(rig) == search.best_trial
 
 
 def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_the_best(rig):
@@ -149,7 +150,7 @@ def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_
     rig.script, changes = alike, best_changes(rig)
     assert rig.run().best_trial == "t0008"
     assert changes[-2:] == ["t0009", "t0008"], "the fastest until the other was measured again"
-    assert best_json(rig) == ("t0009", pytest.approx(2001.0)), "which trials compare with"
+    assert fastest(rig) == "t0009"
 
 
 @pytest.mark.parametrize(("first", "again"), [((), []), ((FASTEST,), [FASTEST])])
@@ -161,7 +162,7 @@ def test_a_layout_that_leaves_too_little_memory_is_no_finalist_and_never_the_bes
     assert all(trial.state is TrialState.MEASURED for trial in search.trials)
     assert repeats_of(search) == [SECOND, THIRD, *again] * 2
     assert search.trial(search.best_trial).layout == SECOND
-    assert best_json(rig)[0] == search.best_trial
+    assert fastest(rig) == search.best_trial
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -193,7 +194,7 @@ def test_a_layout_whose_repeat_failed_is_not_measured_again_and_is_no_longer_the
     search = rig.run()
     assert repeats_of(search) == [FASTEST, SECOND, SECOND]
     assert search.trial(search.best_trial).layout == SECOND
-    assert best_json(rig)[0] == search.best_trial
+    assert fastest(rig) == search.best_trial
     assert search.end_reason is EndReason.MAX_TRIALS
 
 

@@ -17,7 +17,7 @@ from trials.analysis.early_stopping import (
     READ_EVERY_S,
     Incumbent,
     IncumbentWatcher,
-    best_file,
+    incumbents_of,
     may_stop_early,
     read_incumbent,
 )
@@ -134,7 +134,7 @@ def test_what_would_end_itself_is_never_one_of_the_answers(tmp_path_factory, oth
     run = on(own[0], 9, own[1])
     spec = replace(SPEC, trial=run.trial, layout=run.layout, global_batch_size=8)
     path = tmp_path_factory.getbasetemp() / "best-of-several.json"
-    path.write_text(json.dumps(best_file(rankings[0], rankings[1:], spec.search_id, 8)))
+    path.write_text(json.dumps(incumbents_of(rankings[1:], spec.search_id, 8).to_json()))
     incumbent = read_incumbent(spec, path, HERE)
     if incumbent is not None and 8 * spec.model.seq_length / own[1] > 1.1 * incumbent.step_time_s:
         answers = pareto(rank([*known, run], first, 8, None, tuple(beside)))

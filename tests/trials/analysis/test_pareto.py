@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,9 +12,10 @@ from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from tests.kit import SPEC, with_metrics
 from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
 from trials.analysis.best_layout import fastest_of, rationale
-from trials.analysis.early_stopping import best_file, read_incumbent
+from trials.analysis.early_stopping import incumbents_of, read_incumbent
 from trials.analysis.pareto import pareto, pareto_points, trade_offs
 from trials.analysis.ranking import Objective, Ranking, Speedup, rank, speedup_over, upper_bound_of, value_of
+from trials.files.folders import write_json
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
 PER_GPU = Objective.TOKENS_PER_SEC_PER_GPU
@@ -169,7 +169,7 @@ def test_a_fast_layout_is_no_bound_and_stops_no_trial(tmp_path):
     for objective, is_beaten in ((SPEED, True), (ENERGY, False)):
         ranking = rank([best], objective, batch)
         path = tmp_path / f"{objective}.json"
-        path.write_text(json.dumps(best_file(ranking, [ranking], SPEC.search_id, batch)))
+        write_json(path, incumbents_of([ranking], SPEC.search_id, batch).to_json())
         found = read_incumbent(replace(SPEC, trial="t0009"), path, fingerprint)
         assert (found is not None) is is_beaten
     slow = replace(best, state=TrialState.FAILED, reason=FailureReason.TIME_LIMIT)

@@ -19,7 +19,7 @@ from trials.analysis.best_layout import (
     no_room_detail,
     rationale,
 )
-from trials.analysis.early_stopping import best_file
+from trials.analysis.early_stopping import incumbents_of
 from trials.analysis.ranked_layout import needs_repeat, suspect_reruns
 from trials.analysis.ranking import (
     MIN_MEMORY_SAVING,
@@ -197,9 +197,7 @@ class TestMemoryToSpare:
         again = rank([*runs, with_metrics(changed, peak_memory_gib=9.9)], SPEED, 8)
         assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
         ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
-        told = best_file(ranking, [ranking], "tiny-aaaaaa", 8)
-        assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
-        assert [incumbent["trial"] for incumbent in told["incumbents"]] == ["t0001"]
+        assert [one.trial for one in incumbents_of([ranking], "tiny-aaaaaa", 8).incumbents] == ["t0001"]
 
     @pytest.mark.parametrize(
         ("layouts", "nodes", "chosen"),
@@ -243,7 +241,7 @@ class TestMemoryFloor:
         assert rank([trial(1, 300.0)], SPEED, 8).has_headroom(trial(1, 300.0)), "nothing is too full without a headroom"
         ranking = self.of((trial(1, 300.0), 7.0), (trial(2, 200.0), 6.5))
         assert (ranking.best, ranking.fastest, names(ranking.ordered)) == (None, None, ["t0001", "t0002"])
-        assert best_file(ranking, [], "tiny-aaaaaa", 8) is None
+        assert incumbents_of([ranking], "tiny-aaaaaa", 8) is None
         slower = [(trial(2, 200.0), 5.0), (again(4, 2, 200.0), 5.0)]
         assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 5.9), *slower).best.trial == "t0001"
         assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 6.1), *slower).best.trial == "t0002"
@@ -309,26 +307,25 @@ class TestBestFile:
 
     def test_one_run_is_as_fast_only_to_within_what_runs_differ_by_and_several_that_agree_to_within_less(self):
         def threshold(*trials: Trial, objective: Objective = SPEED) -> float:
-            return best_file(rank(trials, objective, 8), [], "tiny-aaaaaa", 8)["threshold"]
+            return incumbents_of([rank(trials, objective, 8)], "tiny-aaaaaa", 8).incumbents[0].threshold
 
         alone = threshold(trial(1, 300.0))
         assert alone == pytest.approx(300.0 * 0.92, rel=0.01)
         assert threshold(trial(1, 300.0), *(again(n, 1, 300.0) for n in (2, 3, 4))) > 0.95 * 300.0
         per_gpu = Objective.TOKENS_PER_SEC_PER_GPU
-        assert threshold(trial(1, 300.0), objective=per_gpu) == pytest.approx(alone / 8)
+        assert threshold(trial(1, 300.0), objective=per_gpu) == alone
 
     def test_each_number_of_nodes_has_an_incumbent_in_tokens_per_second(self):
         slow, fast = trial(1, 100.0, num_nodes=1), trial(2, 300.0, num_nodes=2)
         by_nodes = [
-            rank(trials, NODE_HOURS, 8)
+            rank(trials, NODE_HOURS, 8, others=(SPEED,))
             for trials in ([slow], [fast], [trial(3, 900.0, flags=("fingerprint_changed",))])
         ]
-        told = best_file(rank([slow, fast], NODE_HOURS, 8, others=(SPEED,)), by_nodes, "tiny-aaaaaa", 8)
-        assert told["objectives"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
-        assert [told["incumbents"][n]["trial"] for n in (0, 1)] == ["t0001", "t0002"]
-        assert [incumbent["num_nodes"] for incumbent in told["incumbents"]] == [1, 2]
-        assert [incumbent["threshold"] for incumbent in told["incumbents"]] == pytest.approx([92.0, 276.0], rel=0.01)
-        assert told["incumbents"][0]["fingerprint"] == {"torch": "2.13.0"}
+        told = incumbents_of(by_nodes, "tiny-aaaaaa", 8)
+        assert told.objectives == (NODE_HOURS, SPEED)
+        assert [(one.trial, one.num_nodes) for one in told.incumbents] == [("t0001", 1), ("t0002", 2)]
+        assert [one.threshold for one in told.incumbents] == pytest.approx([92.0, 276.0], rel=0.01)
+        assert told.incumbents[0].fingerprint == {"torch": "2.13.0"}
 
 
 class TestUpperBound:

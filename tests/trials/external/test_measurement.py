@@ -10,7 +10,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.kit import gpt, trial
 from tests.trials.trainers.common.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NEOX
-from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
+from trials.analysis.early_stopping import Incumbents
 from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external.measurement import LogMeasurement
 from trials.files.folders import AttemptFolder, read_lines, write_json
@@ -174,7 +174,7 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     attempt = attempt_in(tmp_path, spec)
     attempt.path.mkdir(parents=True)
     incumbent = {"trial": "t0009", "num_nodes": 8, "threshold": 10 * 1536 * 2048 / 346.0, "fingerprint": {}}
-    best = {"schema": INCUMBENTS_SCHEMA, "search_id": spec.search_id, "incumbents": [incumbent]}
+    best = {"schema": Incumbents.SCHEMA, "search_id": spec.search_id, "incumbents": [incumbent]}
     best |= {"objectives": ["tokens_per_sec"], "global_batch_size": 1536}
     write_json(attempt.best, best)
     lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]

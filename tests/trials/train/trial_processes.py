@@ -17,7 +17,7 @@ from search_spaces.layouts.layout import Layout
 from tests.contract.answers import assert_outcome_as_declared
 from tests.kit import LLAMA, model, trial_of
 from tests.trials.train.ranks import WarmProcess, WarmRanks
-from trials.analysis.early_stopping import INCUMBENTS_SCHEMA
+from trials.analysis.early_stopping import Incumbents
 from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.measure_rules import MeasureRules
@@ -56,7 +56,7 @@ def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
 def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
     """An incumbent of this throughput, against which a trial of the search compares itself."""
     return {
-        "schema": INCUMBENTS_SCHEMA,
+        "schema": Incumbents.SCHEMA,
         "search_id": spec.search_id,
         "objectives": ["tokens_per_sec"],
         "global_batch_size": spec.global_batch_size,
