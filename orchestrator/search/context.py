@@ -18,7 +18,6 @@ from search_spaces.decoding import encode
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from slurm.job_state import NEVER_SATISFIED
-from trials.analysis.final_rounds import FinalsTerms
 from trials.analysis.ranking import Objective
 from trials.attempt_result import LaunchStatus
 from trials.ledger.events import EVENT_FIELDS, EndReason, Event, EventKind, SearchRecord, SearchState
@@ -126,18 +125,6 @@ class SearchContext:
     def cancel_reason(self) -> FailureReason:
         by_user = self.search.end_reason is EndReason.CANCELLED_BY_USER
         return FailureReason.CANCELLED_BY_USER if by_user else FailureReason.CANCELLED_BY_SEARCH
-
-    @property
-    def finals_terms(self) -> FinalsTerms:
-        limits, goal = self.limits, self.goal
-        return FinalsTerms(
-            limits.finals,
-            limits.finalist_repeats,
-            goal.objective,
-            goal.baseline_keys,
-            goal.headroom,
-            limits.are_paired,
-        )
 
     def trial(self, attempt: Attempt) -> Trial:
         return self.search.trial(attempt.trial)

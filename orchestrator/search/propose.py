@@ -10,7 +10,7 @@ from orchestrator.search.index import SearchIndex
 from orchestrator.search.samplers.base import Sampler
 from orchestrator.search.stopping import remaining_layouts
 from search_spaces.layouts.layout import Layout
-from trials.analysis.final_rounds import FinalRounds, choose_finalists, describe_finals_end
+from trials.analysis.final_rounds import FinalRounds, FinalsTerms, choose_finalists, describe_finals_end
 from trials.analysis.finals import Finals
 from trials.analysis.setting_failures import SettingValue
 from trials.analysis.stack_pairs import in_pairs
@@ -88,9 +88,11 @@ class TrialProposer:
     @property
     def _finals(self) -> FinalRounds:
         """The finals of the search so far."""
-        index = self._context.index
+        index, limits, goal = self._context.index, self._context.limits, self._context.goal
+        counts = limits.finals, limits.finalist_repeats
+        terms = FinalsTerms(*counts, goal.objective, goal.baseline_keys, goal.headroom, limits.are_paired)
         keys = {trial.layout.key: trial.layout for trial in index.repeats}
-        return FinalRounds([t for layout in keys.values() for t in index.runs_of(layout)], self._context.finals_terms)
+        return FinalRounds([trial for layout in keys.values() for trial in index.runs_of(layout)], terms)
 
     def _entrants(self) -> list[Layout]:
         """Layouts to measure again, by the ranking before the first repeat; of an experiment those of which both sides
@@ -104,17 +106,17 @@ class TrialProposer:
     def _due_repeats(self, entrants: Sequence[Layout], finals: FinalRounds) -> list[Layout]:
         """Entrants to measure next, in this order. A round starts when the previous one has ended; who is in it follows
         from those before."""
-        terms, affordable = self._context.finals_terms, self._context.can_afford
+        limits, affordable = self._context.limits, self._context.can_afford
         going = [layout for layout in entrants if not any(map(_has_failed, finals.repeats.get(layout.key, ())))]
         if not self._context.index.in_flight:  # attempts in flight release what they reserved and did not use
             going = [layout for layout in going if affordable(layout)]
-        for number in range(terms.rounds):  # rounds that have ended
+        for number in range(limits.finalist_repeats):  # rounds that have ended
             if not finals.has_ended(number):
                 return []
-            if number > 0 and terms.rule is Finals.UNTIL_DECIDED:
+            if number > 0 and limits.finals is Finals.UNTIL_DECIDED:
                 next_round = finals.standing(number).next_round
                 going = [layout for layout in going if layout.key in next_round]
-            if terms.are_paired:
+            if limits.are_paired:
                 going = in_pairs(going, is_reversed=number % 2 == 0)  # the first runs were a round, too
             if due := [layout for layout in going if len(finals.repeats.get(layout.key, ())) <= number]:
                 return list(takewhile(affordable, due))

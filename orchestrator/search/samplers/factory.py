@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.config.schema.search_file import SAMPLERS
-from search_spaces.errors import InputError, choice_fix
 from search_spaces.layouts.settings import IMAGE, PYTHON
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def other_software(spec: SearchSpec) -> Mapping[str, str]:
 
 
 def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed: int) -> Sampler:
-    """The sampler of this name over `candidates`, seeded by `seed`; InputError for an unknown name.
+    """The sampler of this name over `candidates`, seeded by `seed`.
 
     `task` is for samplers with a cost model. One that needs DeepHyper is replaced by a simpler one if it fails or
     hangs.
@@ -58,8 +56,7 @@ def make_sampler(name: str, candidates: Sequence[Layout], task: TuningTask, seed
             return RandomSampler(candidates, seed)
         case "grid":
             return GridSampler(candidates)
-    rule, fix = "one of " + ", ".join(SAMPLERS), choice_fix(name, SAMPLERS)
-    raise InputError.of("sampler", f"unknown sampler {name!r}", key="search.sampler", value=name, rule=rule, fix=fix)
+    raise ValueError(f"unknown sampler {name!r}")
 
 
 def import_for_sampler(name: str) -> None:

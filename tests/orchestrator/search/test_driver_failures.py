@@ -50,8 +50,9 @@ def test_a_failure_is_tried_again_as_often_as_its_reason_allows(one, reason, att
 
 @pytest.mark.slow
 @pytest.mark.fault(41)
-def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
-    rig.script = failing(FailureReason.GPU_OOM)
+@pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.SCRIPT_ERROR])
+def test_every_layout_failing_in_its_own_way_is_a_clean_end_without_a_feasible_layout(rig, reason):
+    rig.script = lambda spec, restart: Script(reason=reason, excerpt=f"Error of {spec.trial}")
     search = rig.run()
     assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
     assert (len(search.trials), search.best_trial) == (9, None)
@@ -73,12 +74,6 @@ def test_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig, sett
     search = rig.run()
     assert (search.state, search.end_reason, len(search.trials)) == (SearchState.FAILED, EndReason.SCRIPT_ERROR, 3)
     assert "NameError" in search.detail
-
-
-@pytest.mark.slow
-def test_three_different_script_errors_do_not_stop_the_search(rig):
-    rig.script = lambda spec, restart: Script(reason=FailureReason.SCRIPT_ERROR, excerpt=f"Error of {spec.trial}")
-    assert rig.run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
 
 
 @pytest.mark.fault(26)

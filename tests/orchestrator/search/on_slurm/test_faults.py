@@ -15,6 +15,7 @@ from search_spaces.errors import ExternalError
 from slurm.job_state import JobState
 from tests.fake_slurm.jobs import JobPlan
 from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.on_slurm.test_crashes import KillPoint, counting
 from tests.rig import POLL_S, Killed, Rig, one_attempt, speed_of
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialState
@@ -31,38 +32,8 @@ def endless(spec, restart) -> Script:
     return Script(duration_s=None)
 
 
-def run_until_killed(rig: Rig, monkeypatch, is_accepted: bool) -> None:
-    """Run a driver that is killed before its first sbatch, or after it was accepted."""
-    submit = rig.slurm.submit
-
-    def killed(request):
-        if is_accepted:
-            submit(request)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rig.slurm, "submit", killed)
-        with pytest.raises(Killed):
-            rig.run()
-
-
 def all_measured_at_once(search: SearchRecord) -> bool:
     return all(trial.state is TrialState.MEASURED and len(trial.attempts) == 1 for trial in search.trials)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "is_accepted",
-    [pytest.param(False, marks=pytest.mark.fault(1)), pytest.param(True, marks=pytest.mark.fault(2))],
-)
-def test_a_driver_killed_around_sbatch_is_followed_by_one_that_has_one_job(rig, monkeypatch, is_accepted):
-    run_until_killed(rig, monkeypatch, is_accepted)
-    before = [job.job_id for job in rig.cluster.jobs()]
-    assert len(before) == is_accepted
-    search = rig.run()
-    assert all_measured_at_once(search)
-    assert search.end_reason is EndReason.MAX_TRIALS
-    assert not is_accepted or [one_attempt(search).job_id] == before, "adopted by its name"
 
 
 @pytest.mark.fault(3)
@@ -222,9 +193,10 @@ def test_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user
 
 
 @pytest.mark.fault(13)
-def test_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path, monkeypatch):
+def test_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path):
     rig = Rig("jobs", tmp_path, ONE, settings={"has_accounting": False})
-    run_until_killed(rig, monkeypatch, is_accepted=True)
+    with counting("jobs", "sbatch", KillPoint(1, after=True)), pytest.raises(Killed):
+        rig.run()
     rig.cluster.advance(7200.0)
     assert rig.cluster.jobs() == [], "the controller has forgotten the job"
     attempt = one_attempt(rig.run())

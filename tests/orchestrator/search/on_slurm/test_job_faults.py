@@ -109,11 +109,19 @@ def test_a_failed_node_costs_a_retry_elsewhere_soon(rig):
     assert second.submitted_at - first.ended_at < POLL_S + SILENT_NODES_GRACE_S + 5
 
 
-@pytest.mark.fault(20)
-def test_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more(rig):
-    rig.script = lambda spec, restart: Script(duration_s=None)
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        pytest.param(JobPlan(), FailureReason.TIME_LIMIT, marks=pytest.mark.fault(20)),
+        pytest.param(
+            JobPlan(30.0, ends_as=JobState.OUT_OF_MEMORY), FailureReason.HOST_OOM, marks=pytest.mark.fault(22)
+        ),
+    ],
+)
+def test_what_slurm_says_of_a_jobs_end_is_the_reason_and_it_costs_what_was_reserved_at_most(rig, plan, reason):
+    rig.cluster.on_start = lambda job: plan
     attempt = one_attempt(rig.run())
-    assert attempt.reason is FailureReason.TIME_LIMIT
+    assert attempt.reason is reason
     assert attempt.node_hours * 3600 <= attempt.reserved_s
 
 
@@ -122,12 +130,6 @@ def test_a_job_that_fails_after_its_result_is_measured_and_flagged(rig):
     start = rig.cluster.on_start
     rig.cluster.on_start = lambda job: replace(start(job), exit_code=1)
     assert rig.run().trial("t0001").flags == ("failed_after_result",)
-
-
-@pytest.mark.fault(22)
-def test_what_the_kernel_killed_for_memory_is_host_oom(rig):
-    rig.cluster.on_start = lambda job: JobPlan(30.0, ends_as=JobState.OUT_OF_MEMORY)
-    assert one_attempt(rig.run()).reason is FailureReason.HOST_OOM
 
 
 @pytest.mark.slow

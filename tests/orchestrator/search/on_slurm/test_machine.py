@@ -85,6 +85,14 @@ class DisturbedSearch(RuleBasedStateMachine):
         self.allowed["books_are_uncertain" if self.kind == "jobs" else "ends_are_unknown"] = True
         self.rig.cluster.controller_down(seconds)
 
+    @rule(appears_after_s=st.sampled_from([None, 0.0, CONFIRM_WINDOW_S / 2]))
+    def a_submission_times_out(self, appears_after_s: float | None) -> None:
+        self.rig.slurm.submissions_time_out(1, appears_after_s)
+
+    @rule(seconds=SECONDS)
+    def the_queue_is_full(self, seconds: float) -> None:
+        self.rig.slurm.submissions_busy(for_s=seconds)
+
     @invariant()
     def no_name_has_two_jobs(self) -> None:
         for name in {job.request.name for job in self.rig.cluster.jobs()}:
@@ -164,14 +172,6 @@ class SearchOnSlurm(DisturbedSearch):
     def accounting_is_down(self, seconds: float, wrong_for_s: float) -> None:
         self.rig.cluster.accounting_down(seconds, wrong_for_s)
 
-    @rule(appears_after_s=st.sampled_from([None, 0.0, CONFIRM_WINDOW_S / 2]))
-    def a_submission_times_out(self, appears_after_s: float | None) -> None:
-        self.rig.slurm.submissions_time_out(1, appears_after_s)
-
-    @rule(seconds=SECONDS)
-    def the_queue_is_full(self, seconds: float) -> None:
-        self.rig.slurm.submissions_busy(for_s=seconds)
-
     @rule()
     def a_cancel_fails(self) -> None:
         self.rig.slurm.failing_cancels = 1
@@ -244,14 +244,6 @@ class SearchInPilots(DisturbedSearch):
             return Script(duration_s=200.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
 
         self.rig.script = script
-
-    @rule(appears_after_s=st.sampled_from([None, 0.0, CONFIRM_WINDOW_S / 2]))
-    def a_submission_times_out(self, appears_after_s: float | None) -> None:
-        self.rig.slurm.submissions_time_out(1, appears_after_s)
-
-    @rule(seconds=SECONDS)
-    def the_queue_is_full(self, seconds: float) -> None:
-        self.rig.slurm.submissions_busy(for_s=seconds)
 
     @precondition(lambda self: self.alive() and not self.rig.cluster.is_down)
     @rule()

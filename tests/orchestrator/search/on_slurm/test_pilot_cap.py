@@ -10,10 +10,8 @@ from orchestrator.launchers.slurm_pilot.sizing import IDLE_S
 from orchestrator.search import pilot_charges
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
-from tests.fake_slurm.client import FakeSlurm
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.on_slurm.test_crashes import KillPoint
-from tests.rig import Killed, Rig, speed_of, steady
+from tests.rig import Rig, speed_of, steady
 from trials.ledger.events import EndReason, Event, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialState
 
@@ -62,41 +60,25 @@ def ended_within_cap(rig: Rig) -> SearchRecord:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True])
-def test_of_a_driver_killed_around_sbatch_one_pilot_is_left_that_is_charged_once(rig, monkeypatch, after):
-    with monkeypatch.context() as patched:
-        patched.setattr(FakeSlurm, "submit", KillPoint(1, after).guard(FakeSlurm.submit))
-        with pytest.raises(Killed):
-            rig.run()
-    rig.cluster.advance(100.0)
+@pytest.mark.parametrize(
+    ("action", "at_s", "duration_s", "expected", "pilots"),
+    [
+        *(("cancel", [seconds], 60.0, EndReason.MAX_TRIALS, 2) for seconds in (2.0, 40.0, 100.0)),
+        ("preempt", [60.0], 60.0, EndReason.MAX_TRIALS, 2),
+        ("cancel", [400.0 * number for number in range(1, 21)], 500.0, EndReason.BUDGET, None),
+    ],
+    ids=["never served", "first trials", "later trials", "preempted", "again and again"],
+)
+def test_a_pilot_that_dies_is_charged_what_it_held_and_the_next_has_what_that_left(
+    rig, action, at_s, duration_s, expected, pilots
+):
+    rig.script = lambda spec, restart: Script(duration_s=duration_s, tokens_per_sec=speed_of(spec))
+    for seconds in at_s:
+        later(rig, seconds, getattr(rig.cluster, action))
     search = ended_within_cap(rig)
-    assert len(rig.own_jobs()) == 1
-    assert search.end_reason is EndReason.MAX_TRIALS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [2.0, 40.0, 100.0])
-def test_a_pilot_that_is_cancelled_is_charged_what_it_held_and_the_next_has_what_that_left(rig, seconds):
-    later(rig, seconds, rig.cluster.cancel)
-    search = ended_within_cap(rig)
-    assert search.end_reason is EndReason.MAX_TRIALS
-    assert len(rig.own_jobs()) == 2
-
-
-@pytest.mark.slow
-def test_a_preempted_pilot_is_charged_what_it_held(rig):
-    later(rig, 60.0, rig.cluster.preempt)
-    assert ended_within_cap(rig).end_reason is EndReason.MAX_TRIALS
-
-
-@pytest.mark.slow
-def test_pilots_that_die_again_and_again_end_with_the_budget(rig):
-    """The budget is used up by what pilots hold, however little they measure."""
-    rig.script = lambda spec, restart: Script(duration_s=500.0, tokens_per_sec=speed_of(spec))
-    for number in range(20):
-        later(rig, 400.0 * (1 + number), rig.cluster.cancel)
-    search = ended_within_cap(rig)
-    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.BUDGET)
+    assert search.end_reason is expected
+    assert (search.best_trial is None) is (pilots is None), "a pilot of the last case measures nothing"
+    assert pilots in (None, len(rig.own_jobs()))
 
 
 @pytest.mark.slow
