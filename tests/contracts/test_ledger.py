@@ -14,7 +14,7 @@ from sqlalchemy.event import listen
 
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, stories
-from trials.ledger.commands import CommandKind, request_cancel
+from trials.ledger.commands import request_cancel
 from trials.ledger.database import VERSION_TABLE, LedgerBehind
 from trials.ledger.events import FencedError, SearchState
 from trials.ledger.fold import fold
@@ -204,7 +204,7 @@ class TestCommands:
             tell(writer, measured_story(search_id))
             request_cancel(url, search_id, at=1000.5)
         (command,) = reader.pending_commands(SEARCH_ID)
-        assert (command.search_id, command.kind, command.at) == (SEARCH_ID, CommandKind.CANCEL, 1000.5)
+        assert command.at == 1000.5
         assert reader.pending_commands(SEARCH_ID) == [command]
         request_cancel(url, SEARCH_ID, at=1001)
         writer.settle_commands(SEARCH_ID, command.id, at=1002)

@@ -4,7 +4,7 @@ only."""
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import signal
 import subprocess
 import time
@@ -47,19 +47,15 @@ class Child:
 
         Ends once the process has ended and its output is read; processes that it left running are not waited for.
         """
-        pipe = self._process.stdout
-        assert pipe is not None
-        os.set_blocking(pipe.fileno(), False)
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            while True:
-                is_ready = bool(selector.select(tick_s))
-                data = pipe.read(_CHUNK) if is_ready else None
-                if is_ready and not data and data is not None:
-                    return
-                if self._is_past_its_end():
-                    return
-                yield data or b""
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while not self._is_past_its_end():
+            if not select.select([pipe], [], [], tick_s)[0]:
+                yield b""
+            elif data := os.read(pipe, _CHUNK):
+                yield data
+            else:
+                return
 
     def _is_past_its_end(self) -> bool:
         """True if the process ended a while ago, and only others hold the pipe."""

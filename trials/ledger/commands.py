@@ -1,4 +1,4 @@
-"""Commands to a search's driver, sent through the ledger."""
+"""Commands to a search's driver to cancel it, sent through the ledger."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ from sqlalchemy import Engine, bindparam, insert, select
 from search_spaces.errors import InputError
 from trials.ledger.database import open_to_write, retry_while_busy
 from trials.ledger.tables import COMMAND, SEARCH
-from trials.trial import LowerStrEnum, utc_seconds, utc_text
-
-
-class CommandKind(LowerStrEnum):
-    CANCEL = "cancel"
+from trials.trial import utc_seconds, utc_text
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command. `id` grows with every command of the ledger; `at` is UTC seconds since the epoch."""
+    """A request to cancel. `id` grows with every command of the ledger; `at` is UTC seconds since the epoch."""
 
     id: int
-    search_id: str
-    kind: CommandKind
     at: float
 
 
@@ -37,7 +31,7 @@ def request_cancel(url: str, search_id: str, at: float) -> None:
                 message = f"there is no search {search_id!r} in this ledger"
                 fix = "parlay status --all lists those that are"
                 raise InputError.of("unknown_id", message, value=search_id, fix=fix)
-            command = {"search_id": search_id, "kind": CommandKind.CANCEL.value, "at": utc_text(at)}
+            command = {"search_id": search_id, "at": utc_text(at)}
             connection.execute(insert(COMMAND).values(command))
 
     try:
@@ -47,7 +41,7 @@ def request_cancel(url: str, search_id: str, at: float) -> None:
 
 
 _PENDING = (
-    select(COMMAND.c.id, COMMAND.c.search_id, COMMAND.c.kind, COMMAND.c.at)
+    select(COMMAND.c.id, COMMAND.c.at)
     .where(COMMAND.c.search_id == bindparam("of"), COMMAND.c.settled_at.is_(None))
     .order_by(COMMAND.c.id)
 )
@@ -64,7 +58,7 @@ def pending(engine: Engine, search_id: str) -> list[Command]:
         return []
     with engine.connect() as connection:
         rows = connection.execute(_PENDING, {"of": search_id}).all()
-    return [Command(row.id, row.search_id, CommandKind(row.kind), utc_seconds(row.at)) for row in rows]
+    return [Command(row.id, utc_seconds(row.at)) for row in rows]
 
 
 def _has_any(engine: Engine, search_id: str) -> bool:

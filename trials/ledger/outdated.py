@@ -73,7 +73,7 @@ def read_outdated(connection: Connection, journals: Mapping[str, SearchRecord]) 
         else:
             unread.append(search_id)
     found = {record.search_id for record in (*by_journal, *by_rows)}
-    pending = select(*(COMMAND.c[name] for name in ("search_id", "kind", "at"))).order_by(COMMAND.c.id)
+    pending = select(*(COMMAND.c[name] for name in ("search_id", "at"))).order_by(COMMAND.c.id)
     commands = [dict(row) for row in connection.execute(pending.where(COMMAND.c.settled_at.is_(None))).mappings()]
     kept = tuple(command for command in commands if command["search_id"] in found)
     return OutdatedLedger(tuple(by_journal), tuple(by_rows), tuple(unread), kept)

@@ -82,12 +82,11 @@ COMMAND = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     _of_search(nullable=False),
-    Column("kind", String(), nullable=False),
     Column("at", String(), nullable=False),
     Column("settled_at", String()),
     Index("command_search", "search_id", "settled_at"),
 )
-"""Commands to drivers; `settled_at` is when the driver has recorded the effects."""
+"""Requests to drivers to cancel; `settled_at` is when the driver has recorded the effects."""
 
 _COLUMNS = [column for table in METADATA.sorted_tables for column in table.c]
 _TEXTS = [f"{column} {type(column.type).__name__} {column.nullable}" for column in _COLUMNS]

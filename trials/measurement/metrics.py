@@ -33,7 +33,8 @@ def measured_metrics(
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
         raise ValueError("no measured step")
-    document_length = _document_length(measured)
+    lengths, losses = _known(measured, "document_length"), _known(records, "loss")
+    document_length = fmean(lengths) if lengths else None
     spec = replace(spec, model=spec.model.with_documents(document_length))
     times_s = _full_times_s([r.step_time_s for r in measured], extrapolation)
     step_time_s = median(times_s)
@@ -45,9 +46,10 @@ def measured_metrics(
         measured_steps=len(measured),
         step_time_p95_s=percentile(times_s, 0.95),
         **throughput_fields(spec, samples, step_time_s, time_interval(times_s)),
-        **_fastest_rank(measured, extrapolation),
-        **_losses(records),
-        **_data_wait(measured),
+        fastest_rank_step_time_s=_median(_full_times_s(_known(measured, "fastest_rank_step_time_s"), extrapolation)),
+        loss_first=losses[0] if losses else None,
+        loss_last=losses[-1] if losses else None,
+        data_wait_s=_median(_known(measured, "data_wait_s")),
         document_length=document_length,
         **_host_memory(spec, records, host_available_gib),
     )
@@ -64,14 +66,13 @@ def throughput_bound(spec: TrialSpec, measurement: Measurement) -> ThroughputBou
     return ThroughputBound(spec.global_batch_size * spec.model.seq_length / min(seen_s))
 
 
-def _fastest_rank(measured: Sequence[StepRecord], extrapolation: TwoPointExtrapolation | None) -> dict[str, Any]:
-    times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
-    return {"fastest_rank_step_time_s": median(_full_times_s(times_s, extrapolation))} if times_s else {}
+def _known(records: Sequence[StepRecord], name: str) -> list[float]:
+    """Values of a field of these steps, without those that are unknown."""
+    return [value for record in records if (value := getattr(record, name)) is not None]
 
 
-def _losses(records: Sequence[StepRecord]) -> dict[str, Any]:
-    known = [r.loss for r in records if r.loss is not None]
-    return {"loss_first": known[0], "loss_last": known[-1]} if known else {}
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
 
 
 def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation | None) -> list[float]:
@@ -119,20 +120,10 @@ def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, fl
     }
 
 
-def _data_wait(measured: Sequence[StepRecord]) -> dict[str, Any]:
-    waits_s = [r.data_wait_s for r in measured if r.data_wait_s is not None]
-    return {"data_wait_s": median(waits_s)} if waits_s else {}
-
-
-def _document_length(measured: Sequence[StepRecord]) -> float | None:
-    lengths = [r.document_length for r in measured if r.document_length is not None]
-    return fmean(lengths) if lengths else None
-
-
 def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, Any]:
     """Peak, slope, and the step at which a node is full, where the memory grows and the rest is known."""
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
-    resident = [r.host_memory_gib for r in records if r.host_memory_gib is not None]
+    resident = _known(records, "host_memory_gib")
     fields: dict[str, Any] = {"peak_host_memory_gib": max(resident)} if resident else {}
     slope = slope_of([(r.step, r.host_memory_gib) for r in measured if r.host_memory_gib is not None])
     if slope is not None:

@@ -8,6 +8,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from search_spaces.errors import InputError
@@ -19,15 +20,24 @@ from trials.trial import FailureReason
 EXCERPT_CHARACTERS = 4000
 
 # Matched by name and text because the same fault has other types in other versions and backends of torch.
-_MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
-_MEMORY_WORDS = (
-    "DefaultCPUAllocator",
-    "can't allocate memory",
-    "out of memory",
-    "bad_alloc",
-    "Failed to CUDA calloc",  # NCCL, whose error would be a lost peer's
-    "CUBLAS_STATUS_ALLOC_FAILED",
+_TOLD_BY = (
+    (
+        FailureReason.GPU_OOM,
+        ("OutOfMemoryError", "MemoryError"),
+        (
+            *("DefaultCPUAllocator", "can't allocate memory", "out of memory", "bad_alloc"),
+            "Failed to CUDA calloc",  # NCCL, whose error would be a lost peer's
+            "CUBLAS_STATUS_ALLOC_FAILED",
+        ),
+    ),
+    (
+        FailureReason.HANG,
+        ("TimeoutError",),
+        ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout"),
+    ),
+    (FailureReason.NODE_FAILURE, PEER_TYPES, PEER_WORDS),
 )
+"""Reasons in the order of belief, with the types of exceptions and the words that tell of each."""
 _OF_A_FILE_SYSTEM = (
     errno.EIO,
     errno.ESTALE,
@@ -40,7 +50,6 @@ _OF_A_FILE_SYSTEM = (
 )
 """Errors of a file system that is full, temporarily gone, or has evicted its client, whatever the file."""
 _OUR_CODE = ("trials", "search_spaces")
-_WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
 
 
 class TrialFailure(Exception):
@@ -64,23 +73,18 @@ def data_failures() -> Iterator[None]:
 
 def reason_of(error: BaseException, own: Path) -> FailureReason:
     """The reason behind an exception, searched along its whole chain of causes. `own` is the attempt's folder."""
-    chain = list(_chain(error))
-    for cause in chain:
+    causes = list(_chain(error))
+    for cause in causes:
         if isinstance(cause, TrialFailure):
             return cause.reason
         if isinstance(cause, InputError):
             return FailureReason.INVALID_LAYOUT
     if is_own_file_error(error, own):
         return FailureReason.LAUNCH_FAILURE
-    if any(_is_device_error(cause) for cause in chain):
+    if any(_is_device_error(cause) for cause in causes):
         return FailureReason.NODE_FAILURE
-    if any(_matches(cause, _MEMORY_TYPES, _MEMORY_WORDS) for cause in chain):
-        return FailureReason.GPU_OOM
-    if any(_matches(cause, ("TimeoutError",), _WAITED_WORDS) for cause in chain):
-        return FailureReason.HANG
-    if any(_matches(cause, PEER_TYPES, PEER_WORDS) for cause in chain):
-        return FailureReason.NODE_FAILURE
-    return FailureReason.SCRIPT_ERROR
+    found = (reason for reason, types, words in _TOLD_BY if any(_matches(cause, types, words) for cause in causes))
+    return next(found, FailureReason.SCRIPT_ERROR)
 
 
 def is_own_file_error(error: BaseException, own: Path) -> bool:
@@ -93,13 +97,8 @@ def reason_of_output(words: str) -> FailureReason:
     """The reason behind a process's last output: the line that names an exception, or its last lines."""
     if is_device_failure(words):
         return FailureReason.NODE_FAILURE
-    if any(name in words for name in (*_MEMORY_TYPES, *_MEMORY_WORDS)):
-        return FailureReason.GPU_OOM
-    if any(name in words for name in ("TimeoutError", *_WAITED_WORDS)):
-        return FailureReason.HANG
-    if any(name in words for name in (*PEER_TYPES, *PEER_WORDS)):
-        return FailureReason.NODE_FAILURE
-    return FailureReason.SCRIPT_ERROR
+    found = (reason for reason, *names in _TOLD_BY if any(name in words for name in chain.from_iterable(names)))
+    return next(found, FailureReason.SCRIPT_ERROR)
 
 
 def is_peer_failure(error: BaseException, own: Path) -> bool:

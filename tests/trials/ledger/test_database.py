@@ -150,7 +150,7 @@ def test_others_use_a_ledger_of_another_schema_while_its_journals_are_read_and_n
     def read_before_the_last(read_journal: Journal) -> list[Event]:
         events = read(read_journal)
         if len(story.events) == 1:
-            altered(path, "INSERT INTO command (search_id, kind, at) VALUES ('kept-aaaaaa', 'cancel', '1970')")
+            altered(path, "INSERT INTO command (search_id, at) VALUES ('kept-aaaaaa', '1970')")
             journal.append(story.set_state(SearchState.RUNNING))
             driver.catch_up(story.search, story.events)
         return events
