@@ -1,7 +1,7 @@
 """Refusals of a search file: what is changed in a valid one, and the key that is named with a rule or a fix.
 
 Values of `launcher.slurm` are in tests/slurm/test_option_checks.py, the syntax of a file in
-tests/search_spaces/schema/test_yaml_document.py, the trainer's section in test_trainer_section.py.
+tests/search_spaces/schema/test_yaml_document.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ A100S = "cluster={accelerator: a100-40gb, gpus_per_node: 4, num_nodes: 1}"
 MODEL = "num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 8, seq_length: 8"
 EXPERTS = f"model={{{MODEL}, num_experts: 8, experts_per_token: 2}}"
 WORDS = "--tp {tensor_parallel} --ga {grad_accum_steps}"
-COMMAND = f"trainer={{kind: command, template: 'train {WORDS}', patterns: {{step_time_s: 'took (.+) s'}}}}"
+PATTERNS = "{step_time_s: 'took (.+) s'}"
+COMMAND = f"trainer={{kind: command, template: 'train {WORDS}', patterns: {PATTERNS}}}"
 SLURM = "launcher.kind=slurm"
 MEGATRON = "trainer={kind: megatron-lm, script: pretrain_gpt.py}"
 
@@ -65,10 +66,34 @@ FILES = [
     ("launcher: {kind: slurm, slurm: {exclusive: mine}}", "launcher.slurm.exclusive"),
     ('launcher: {kind: slurm, slurm: {qos: "a\\nb"}}', "launcher.slurm.qos"),
     ('launcher: {kind: slurm, slurm: {env: {A: "a\\0b"}}}', "launcher.slurm.env.A"),
+    ("trainer: {kind: megatron-lm}", "trainer.script"),
+    ("trainer: {kind: nanotron, script: a.py, template: {}}", "trainer.template"),
+    ("trainer: {kind: megatron}", "trainer.kind"),
+    ("trainer: {script: a.py}", "trainer.script"),
+    ("trainer: {kind: megatron-lm, script: a.py, data: {kind: tokens, path: x}}", "trainer.data"),
+    (
+        "trainer: {kind: megatron-lm, script: a.py, arguments: [--lr, '1', --micro-batch-size=4]}",
+        "trainer.arguments[2]",
+    ),
+    ("trainer: {kind: megatron-deepspeed, script: a.py, arguments: [--save, /c]}", "trainer.arguments[0]"),
+    (
+        "trainer: {kind: gpt-neox, script: a, template: {a: 1}, arguments: [--megatron_config, b]}",
+        "trainer.arguments[0]",
+    ),
+    ("trainer: {kind: nanotron, script: a.py, template: {a: 1}, arguments: [--config-file=b]}", "trainer.arguments[0]"),
+    ("trainer: {kind: megatron-lm, script: a.py, log_rank: -1}", "trainer.log_rank"),
+    ("trainer: {kind: megatron-lm, script: a.py, log_rank: 4}", "trainer.log_rank"),
+    ("trainer: {kind: command, template: t, patterns: megatron}", "trainer.patterns"),
+    ("trainer: {kind: command, template: t, patterns: {step_time_s: '(a'}}", "trainer.patterns.step_time_s"),
+    ("trainer: {kind: command, template: t, patterns: {loss: '(a)'}}", "trainer.patterns"),
+    ("trainer: {kind: command, template: 't {tensor}', patterns: deepspeed}", "trainer.template"),
+    ("trainer: {kind: command, template: 3, patterns: deepspeed}", "trainer.template"),
+    ("trainer: {data: {kind: tokens}}", "trainer.data.path"),
+    ("trainer: {data: {kind: tokens, path: a, checksum: abc}}", "trainer.data.checksum"),
 ]
 
 
-@pytest.mark.bad_input(1, 6, 7, 10, 16, 17, 19, 23, 26, 29, 30, 50)
+@pytest.mark.bad_input(1, 6, 7, 10, 16, 17, 19, 23, 26, 29, 30, 39, 40, 50)
 @pytest.mark.parametrize(("lines", "key"), FILES)
 def test_a_line_of_a_file_is_refused_where_it_stands(tmp_path: Path, lines: str, key: str):
     problem = refusal(tmp_path, f"{MINIMAL}{lines}\n")
@@ -107,6 +132,16 @@ CHANGES = [
     (["constraints.min_free_memory_gib=8", "measure.memory_limit_gib=8"], "constraints.min_free_memory_gib"),
     ([A100S, "constraints.min_free_memory_gib=38"], "constraints.min_free_memory_gib"),
     (["constraints.min_free_memory_gib=1", MEGATRON], "constraints.min_free_memory_gib"),
+    ([MEGATRON, "measure.memory_limit_gib=1"], "measure.memory_limit_gib"),
+    ([MEGATRON, "space.engine=[megatron-lm, torch]"], "space.engine"),
+    (["space.engine=nanotron"], "space.engine"),
+    *(
+        (
+            [f"trainer={{kind: accelerate, script: a, arguments: ['{word}'], patterns: {PATTERNS}}}"],
+            "trainer.arguments[0]",
+        )
+        for word in ("{micro_batch}", "--mixed_precision")
+    ),
     ([A100S, "constraints.min_free_memory_gib=4", COMMAND], "constraints.min_free_memory_gib"),
     (["space.engine=[torch, megatron-core]"], "space.engine"),
     (["space.engine=megatron-core", "baseline={engine: torch}"], "baseline.engine"),
@@ -155,7 +190,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.bad_input(8, 20, 21, 26, 30, 31, 34, 35, 48, 49, 52, 53)
+@pytest.mark.bad_input(8, 20, 21, 26, 30, 31, 34, 35, 40, 48, 49, 52, 53)
 @pytest.mark.parametrize(("changes", "key"), CHANGES, ids=lambda value: str(value)[:60])
 def test_a_change_is_refused_with_key_rule_and_fix(tmp_path: Path, changes: list[str], key: str):
     problem = next(problem for problem in refusals(tmp_path, MINIMAL, *changes) if problem.key == key)

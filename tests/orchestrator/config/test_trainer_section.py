@@ -14,7 +14,7 @@ from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
-from tests.kit import MINIMAL, TINY_SEARCH, loaded, refusal, refusals
+from tests.kit import MINIMAL, TINY_SEARCH, loaded, refusal
 from tests.trials.datasets import document_ids, write_documents, write_tokens
 from trials.files.folders import SearchFolder
 from trials.trial import Attempt, Trial
@@ -80,56 +80,6 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder, text,
     problem = refusal(folder, MINIMAL, NANOTRON)
     assert (problem.file, problem.line) == (str(folder / "base.yaml"), line)
     assert told in str(problem)
-
-
-OURS, THEIRS = "kind: megatron-lm, script: a.py", "kind: command, template: t"
-REFUSED = [
-    # a section, code, key below trainer
-    ("kind: megatron-lm", "missing_key", "script"),
-    ("kind: nanotron, script: a.py, template: {}", "missing_key", "template"),
-    ("kind: megatron", "choice", "kind"),
-    ("script: a.py", "contradiction", "script"),
-    (f"{OURS}, data: {{kind: tokens, path: x}}", "contradiction", "data"),
-    (f"{OURS}, arguments: [--lr, '1', --micro-batch-size=4]", "contradiction", "arguments[2]"),
-    ("kind: megatron-deepspeed, script: a.py, arguments: [--save, /c]", "contradiction", "arguments[0]"),
-    ("kind: gpt-neox, script: a, template: {a: 1}, arguments: [--megatron_config, b]", "contradiction", "arguments[0]"),
-    ("kind: nanotron, script: a.py, template: {a: 1}, arguments: [--config-file=b]", "contradiction", "arguments[0]"),
-    (f"{OURS}, log_rank: -1", "bounds", "log_rank"),
-    (f"{OURS}, log_rank: 4", "bounds", "log_rank"),
-    (f"{THEIRS}, patterns: megatron", "choice", "patterns"),
-    (f"{THEIRS}, patterns: {{step_time_s: '(a'}}", "pattern", "patterns.step_time_s"),
-    (f"{THEIRS}, patterns: {{loss: '(a)'}}", "pattern", "patterns"),
-    ("kind: command, template: 't {tensor}', patterns: deepspeed", "template", "template"),
-    ("kind: command, template: 3, patterns: deepspeed", "type", "template"),
-    ("data: {kind: tokens}", "missing_key", "data.path"),
-    ("data: {kind: tokens, path: a, checksum: abc}", "pattern", "data.checksum"),
-]
-
-
-@pytest.mark.bad_input(39, 40)
-@pytest.mark.parametrize(("section", "code", "key"), REFUSED)
-def test_a_wrong_combination_is_refused_with_its_key_and_rule(folder, section, code, key):
-    found = refusals(folder, f"{MINIMAL}trainer: {{{section}}}\n")
-    problem = next((each for each in found if each.key == f"trainer.{key}"), found[0])
-    assert (problem.code, problem.key, problem.line) == (code, f"trainer.{key}", MINIMAL.count("\n") + 1)
-    assert problem.fix
-
-
-@pytest.mark.bad_input(40)
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ([accelerate("{micro_batch}")], "trainer.arguments[2]"),
-        ([accelerate("--mixed_precision")], "trainer.arguments[2]"),
-        ([MEGATRON, "measure.memory_limit_gib=1"], "measure.memory_limit_gib"),
-        ([MEGATRON, "space.engine=[megatron-lm, torch]"], "space.engine"),
-        (["space.engine=nanotron"], "space.engine"),
-    ],
-)
-def test_what_contradicts_the_trainer_is_refused(folder, changes, key):
-    problem = refusal(folder, MINIMAL, *changes)
-    assert problem.key == key
-    assert problem.fix
 
 
 @pytest.mark.bad_input(40)
