@@ -12,20 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.config.answer import Answer, AnswerPart
-from orchestrator.config.spec import SearchSpec, with_locations
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.preflight.search import validate_space
 from orchestrator.diagnostics.preflight.slurm_site import require_site
-from orchestrator.diagnostics.preflight.trainer import (
-    require_checkout,
-    require_software,
-    require_trainer,
-)
-from orchestrator.diagnostics.preflight.work_dir import WORK_DIR_FIX, require_directories, work_dir_error
-from orchestrator.launchers.local.launcher import local_slots
+from orchestrator.diagnostics.preflight.work_dir import WORK_DIR_FIX, work_dir_error
 from orchestrator.launchers.private_tmp import remove_owner, remove_unfinished, write_owner
 from orchestrator.lifecycle.drive import RunnableSearch
 from orchestrator.lifecycle.lock import acquire_search
 from orchestrator.lifecycle.observers import make_tracking, open_tracking
-from orchestrator.planning.candidates import candidates_of, require_affordable, require_pilot_room
 from orchestrator.planning.prior_trials import collect_prior_trials, save_prior_trials
 from orchestrator.records.integrity import YAML_SHA256, yaml_sha256
 from orchestrator.records.lookup import OwnSearch
@@ -140,24 +134,6 @@ def with_environment_options(spec: SearchSpec, environ: Mapping[str, str]) -> Se
     locations = {f"launcher.slurm.{name}": SourceLocation(option.variable, None) for name, option in inherited.items()}
     launcher = spec.launcher.model_copy(update={"slurm": section})
     return replace(spec, launcher=launcher, locations={**spec.locations, **locations})
-
-
-def validate_space(spec: SearchSpec) -> SearchSpace:
-    """Run all checks that write and launch nothing, and return the search space. InputError with the location."""
-    try:
-        require_directories(spec)
-        spec.trainer.data.pinned(spec.model)  # the file may have been removed since the search was created
-        space = candidates_of(spec)
-        require_affordable(spec, space)
-        require_pilot_room(spec, space)
-        if spec.launcher.ranks_run_here:
-            local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
-        require_trainer(spec)
-        require_software(spec, ((layout, spec.model) for layout in space.layouts))
-        require_checkout(spec, space.layouts)
-    except InputError as error:
-        raise with_locations(error, spec) from error
-    return space
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def test_a_refusal_of_any_step_of_a_run_is_reported_alike(cli: Cli, changes, key
 def test_a_megatron_core_of_another_version_is_refused(cli: Cli):
     """tests/orchestrator/diagnostics/preflight/test_engine_packages.py has the other cases."""
     python = cli.folder / "python"
-    python.write_text('#!/bin/sh\necho \'{"megatron-core": "0.15.3"}\'\ncase $2 in *find_spec*) echo torch;; esac\n')
+    python.write_text('#!/bin/sh\necho \'{"torch module": "found", "megatron-core": "0.15.3"}\'\n')
     python.chmod(0o755)
     cli.write()
     alone = ("cluster.gpus_per_node=1", "baseline={}", "space={engine: megatron-core}", f"trainer.python={python}")

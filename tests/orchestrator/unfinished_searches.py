@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import validate_space
+from orchestrator.diagnostics.preflight.search import validate_space
 from orchestrator.lifecycle.lock import acquire_search
 from tests.kit import created, loaded
 from trials.files.folders import SearchFolder, write_json

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from orchestrator.config.spec import SearchSpec, with_locations
 from orchestrator.diagnostics.doctor.finding import Finding, Severity, error, note, ok, warning
-from orchestrator.diagnostics.doctor.site_profile import site_findings
+from orchestrator.diagnostics.doctor.slurm import site_findings
 from orchestrator.diagnostics.preflight.slurm_site import (
     describe_option,
     describe_request,

@@ -1,4 +1,4 @@
-"""Checks of the machine that runs Parlay: Python, libraries, umask, limits."""
+"""Checks of the machine that runs Parlay: Python, libraries, umask, limits, load."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
-from orchestrator.diagnostics.machine_load import busy_warning, takes_all_cpus
 
 MIN_OPEN_FILES = 1024
 """Open files: a driver with many trials in flight needs some hundreds, MLflow and Ray further ones."""
 MIN_PROCESSES = 256
 MIN_LOCKED_GIB = 1.0
 """Locked memory that ranks may need for InfiniBand or RoCE; sbatch propagates the shell's limits."""
+BUSY_LOAD_FRACTION = 0.25
+"""Load per CPU from which ranks that use all CPUs are slowed down noticeably."""
 
 _REINSTALL = "install Parlay again with its constraints: pip install -c constraints.txt -e ."
 _LIMITS = {
@@ -123,3 +124,20 @@ def _umask_of_shell() -> int | None:
         return None
     match = re.search(r"^Umask:\s*([0-7]+)$", status, re.MULTILINE)
     return int(match[1], 8) if match else None
+
+
+def busy_warning() -> str | None:
+    """Warn of this machine's load before Parlay starts anything on it; None while it is idle."""
+    return describe_load(os.getloadavg()[0], os.cpu_count() or 1)
+
+
+def takes_all_cpus() -> bool:
+    """True if other work runs or waits on every CPU of this machine."""
+    return os.getloadavg()[0] >= (os.cpu_count() or 1)
+
+
+def describe_load(load: float, cpus: int) -> str | None:
+    """Describe a load from BUSY_LOAD_FRACTION of the CPUs on: running and waiting processes, mean of one minute."""
+    if load < BUSY_LOAD_FRACTION * cpus:
+        return None
+    return f"this machine is busy: a load of {load:.1f} over the last minute, on {cpus} CPUs"

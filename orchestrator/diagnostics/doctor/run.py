@@ -19,11 +19,10 @@ from orchestrator.diagnostics.doctor.machine import check_machine
 from orchestrator.diagnostics.doctor.ranks import check_ranks
 from orchestrator.diagnostics.doctor.slurm import COMMANDS, check_blocks, check_slurm, no_commands
 from orchestrator.diagnostics.doctor.storage import check_home, check_ledger, check_mlflow
-from orchestrator.diagnostics.preflight.trainer import require_trainer
+from orchestrator.diagnostics.preflight.search import require_search
 from orchestrator.diagnostics.preflight.work_dir import require_directories
-from orchestrator.launchers.local.launcher import local_slots
 from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
-from orchestrator.planning.candidates import candidates_of, require_affordable
+from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.rules.check import emulation_remark
 from search_spaces.search_space import SearchSpace
@@ -95,15 +94,10 @@ def findings_with_timeout(area: Area, check: Check, limit_s: float = AREA_LIMIT_
 
 
 def check_search(spec: SearchSpec) -> Iterator[Finding]:
-    """Check everything that would refuse a new search, except folders and Slurm, which have their own areas."""
-    space = candidates_of(spec)
-    cluster = spec.cluster
+    """Check the search as a new one would be; folders, software and Slurm have areas of their own."""
+    space, cluster = require_search(spec), spec.cluster
     size = f"{cluster.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
     yield ok("search_file", f"{spec.name}: {len(space.layouts)} layouts on {size} with launcher {spec.launcher.kind}")
-    require_affordable(spec, space)
-    require_trainer(spec)
-    if spec.launcher.ranks_run_here:
-        local_slots(cluster, spec.search.parallel_trials, os.environ)
     if (remark := emulation_remark(engines_of_search(spec), cluster.accelerator.name)) is not None:
         yield note("emulated_device", remark, "search on the accelerator that the layout is for")
     if not cluster.speed_is_known:

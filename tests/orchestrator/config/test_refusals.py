@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lifecycle.create import validate_space
+from orchestrator.diagnostics.doctor.finding import Area, Severity
+from orchestrator.diagnostics.doctor.run import check_search, findings_with_timeout
+from orchestrator.diagnostics.preflight.search import validate_space
 from orchestrator.planning.candidates import candidates_of
 from search_spaces import search_space
 from search_spaces.errors import InputError, Problem
@@ -464,6 +466,9 @@ def test_what_is_not_on_this_machine_is_refused_before_anything_runs(folder: Pat
     [problem] = caught.value.problems
     assert (problem.key, problem.file) == (key, "--set")
     assert problem.fix
+    if key.startswith("trainer."):
+        [finding] = findings_with_timeout(Area.SEARCH, lambda: check_search(spec))
+        assert (finding.name, finding.level) == (problem.code, Severity.ERROR)
 
 
 @pytest.mark.bad_input(30, 32, 38)

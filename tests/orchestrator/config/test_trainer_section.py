@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.create import validate_space
+from orchestrator.diagnostics.preflight.search import validate_space
 from orchestrator.lifecycle.ending import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError

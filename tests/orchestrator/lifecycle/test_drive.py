@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.config.loader import load_search_file
 from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.preflight.search import validate_space
 from orchestrator.lifecycle import create
-from orchestrator.lifecycle.create import validate_space
 from orchestrator.lifecycle.drive import RunnableSearch, driving
 from orchestrator.search.context import NO_CALLBACKS, DriverCallbacks
 from search_spaces.errors import InputError

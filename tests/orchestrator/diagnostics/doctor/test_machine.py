@@ -27,6 +27,7 @@ from orchestrator.diagnostics.doctor.folders import (
 )
 from orchestrator.diagnostics.doctor.machine import (
     check_machine,
+    describe_load,
     library_findings,
     limit_findings,
     python_finding,
@@ -48,6 +49,13 @@ ROOM = {"files": 4096, "processes": RLIM_INFINITY, "cpu_s": RLIM_INFINITY, "lock
 
 def levels(findings) -> list[tuple[str, Severity]]:
     return [(finding.name, finding.level) for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("load", "cpus", "is_busy"), [(0.0, 2, False), (0.4, 2, False), (0.5, 2, True), (7.9, 32, False)]
+)
+def test_a_machine_is_busy_from_a_quarter_of_its_cpus_on(load, cpus, is_busy):
+    assert (describe_load(load, cpus) is not None) is is_busy
 
 
 @pytest.mark.parametrize(
