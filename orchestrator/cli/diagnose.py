@@ -201,8 +201,8 @@ def calibrate(
 ) -> None:
     from orchestrator.diagnostics import calibrate as calibration
     from orchestrator.diagnostics import cluster_file
-    from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
     from orchestrator.diagnostics.doctor.machine import busy_warning
+    from orchestrator.diagnostics.job import ProgramFailed, run_on_cluster
     from orchestrator.diagnostics.preflight.trainer import python_of, require_software
     from orchestrator.planning.candidates import valid_candidates
     from trials.files.folders import write_text
