@@ -63,7 +63,7 @@ def make_launcher(
     Ray cannot be reached.
     """
     if section.uses_slurm:
-        rules = pilot_rules(section, cluster, parallel_trials) if section.has_pilots else None
+        rules = _pilot_rules(section, cluster, parallel_trials) if section.has_pilots else None
         return _slurm_of(section, cluster, before_command, handover, rules, remaining_work)
     if section.table_path is not None:
         observations = read_table(section.table_path)
@@ -106,7 +106,7 @@ def _slurm_of(
     return SlurmPilotLauncher(access, rules, remaining_work), remark
 
 
-def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
+def _pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
     """Return the pilots' size and time from the search file, or derived from it."""
     wanted = section.slurm
     num_nodes = wanted.nodes_per_pilot(cluster, parallel_trials)

@@ -86,6 +86,20 @@ class NodeJob:
     def end(self, report: GroupReport | None = None, lost: str | None = None) -> None:
         self.report, self.lost, self.ended_at = report, lost, time.monotonic()
 
+    @property
+    def pending_refs(self) -> list[Any]:
+        """References to the results that are still to come."""
+        if self.is_ended:
+            return []
+        return [self.report_ref] if self.ranks is not None else [self.ranks_ref, self.report_ref]
+
+    def renew(self, ref: Any) -> None:
+        """Ask again for the result of this reference."""
+        if ref is self.ranks_ref:
+            self.ranks_ref = self.actor.ranks.remote()
+        else:
+            self.report_ref = self.actor.report.remote()
+
 
 @dataclass
 class RayJob:
@@ -103,16 +117,3 @@ class RayJob:
         for node in self.nodes:
             if not node.is_ended:
                 node.end(lost=reason)
-
-
-def pending_refs(node: NodeJob) -> list[Any]:
-    if node.is_ended:
-        return []
-    return [node.report_ref] if node.ranks is not None else [node.ranks_ref, node.report_ref]
-
-
-def renew_ref(node: NodeJob, ref: Any) -> None:
-    if ref is node.ranks_ref:
-        node.ranks_ref = node.actor.ranks.remote()
-    else:
-        node.report_ref = node.actor.report.remote()

@@ -29,14 +29,7 @@ from orchestrator.launchers.local.fork_servers import PRELOAD_VARIABLE
 from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
 from orchestrator.launchers.private_tmp import make_private_folder, remove_abandoned
 from orchestrator.launchers.ray import node_actor
-from orchestrator.launchers.ray.node_actor import (
-    ForkServerHost,
-    NodeJob,
-    NodeSupervisor,
-    RayJob,
-    pending_refs,
-    renew_ref,
-)
+from orchestrator.launchers.ray.node_actor import ForkServerHost, NodeJob, NodeSupervisor, RayJob
 from search_spaces.errors import ExternalError
 from trials.fork_server import owner
 from trials.ranks import kernel_oom, tied_start
@@ -224,7 +217,7 @@ class RayRuntime:
 
     def refresh(self, jobs: Iterable[RayJob]) -> None:
         """Read the new results of these jobs, with one query for all of them."""
-        waiting = {ref: node for job in jobs for node in job.nodes for ref in pending_refs(node)}
+        waiting = {ref: node for job in jobs for node in job.nodes for ref in node.pending_refs}
         if waiting:
             ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for ref in ready:
@@ -234,7 +227,7 @@ class RayRuntime:
         try:
             value = self._ray.get(ref)
         except self._ray.exceptions.ActorUnavailableError:
-            renew_ref(node, ref)  # unreachable is not dead: Ray reports when it is
+            node.renew(ref)  # unreachable is not dead: Ray reports when it is
             return
         except self._ray.exceptions.RayError as error:
             node.end(lost=str(error))
@@ -248,7 +241,7 @@ class RayRuntime:
 
     def wait(self, jobs: Iterable[RayJob], seconds: float) -> None:
         """Wait until there is a new result of one of these jobs, at most `seconds`."""
-        refs = [ref for job in jobs for node in job.nodes for ref in pending_refs(node)]
+        refs = [ref for job in jobs for node in job.nodes for ref in node.pending_refs]
         if refs:
             self._ray.wait(refs, num_returns=1, timeout=seconds)
         else:
