@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,10 @@ from orchestrator.search.stopping import Limits, remaining_layouts
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
+from slurm.client import SlurmClient
+from slurm.interface import Slurm
 from slurm.request import Container, JobOptions
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests import kit
 from tests.fake_slurm.client import FakeSlurm
 from tests.fake_slurm.cluster import FAKE_SETTINGS, FakeCluster
@@ -107,12 +111,19 @@ def four_nodes(plan: Callable[[StartedJob], JobPlan] = lambda job: JobPlan(), **
     return FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)], plan, replace(FAKE_SETTINGS, **settings))
 
 
-def asking(slurm: FakeSlurm) -> Callable[[float], SqueueSnapshot]:
+def access_to(sandbox: SlurmSandbox, options: JobOptions | None = None) -> SlurmAccess:
+    """The sandbox's Slurm for a launcher, which queries it often."""
+    slurm = SlurmClient(os.environ | sandbox.environment)
+    sleep = lambda seconds: time.sleep(min(seconds, 0.1))  # noqa: E731
+    return SlurmAccess(slurm, options or JobOptions(), PollBackoff(0.1), asking(slurm), sleep)
+
+
+def asking(slurm: Slurm) -> Callable[[float], SqueueSnapshot]:
     """Query squeue without a cache, as for a single driver."""
 
     def jobs(max_age_s: float) -> SqueueSnapshot:
         asked_at = slurm.now()
-        return SqueueSnapshot(slurm.jobs(), asked_at, slurm.answer_s)
+        return SqueueSnapshot(slurm.jobs(), asked_at, getattr(slurm, "answer_s", 0.0))
 
     return jobs
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,13 +24,11 @@ from orchestrator.launchers.ray.runtime import RayRuntime
 from orchestrator.launchers.simulated import SimulatedLauncher
 from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
 from orchestrator.launchers.slurm.queries import PollBackoff
-from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.measured_table import Observation
-from slurm.client import SlurmClient
 from slurm.request import JobOptions
 from slurm.sandbox.daemons import running_pids
 from slurm.sandbox.sandbox import SlurmSandbox
@@ -54,7 +50,7 @@ from tests.orchestrator.launchers.attempts import (
     with_spec,
 )
 from tests.orchestrator.tabled_trial import measured_outcome
-from tests.rig import asking
+from tests.rig import access_to, asking
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json, write_json
@@ -193,17 +189,15 @@ class SlurmBench(Bench):
     def __init__(self, root: Path, sandbox: SlurmSandbox):
         super().__init__(root)
         self.search_id = f"demo-{next(self._numbers):06}"
-        self.slurm = SlurmClient(os.environ | sandbox.environment)
+        self.access = access_to(sandbox)
+        self.slurm = self.access.slurm
         self.launcher = self.new_launcher()
 
     def request(self, behaviour: str, trial: str = "t0001", **details: object) -> LaunchRequest:
         return super().request(behaviour, trial, search_id=self.search_id, **details)
 
     def new_launcher(self) -> Launcher:
-        return SlurmLauncher(SlurmAccess(self.slurm, JobOptions(), PollBackoff(0.1), self.jobs, _sleep_briefly))
-
-    def jobs(self, max_age_s: float) -> SqueueSnapshot:
-        return SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)
+        return SlurmLauncher(self.access)
 
     def take_over(self) -> tuple[LaunchRequest, Launcher]:
         request = self.request("wait_to_measure")
@@ -226,14 +220,8 @@ class SlurmPilotBench(SlurmBench):
         serve(self.launcher, root, search_id=self.search_id)
 
     def new_launcher(self) -> Launcher:
-        work, rules, backoff = RemainingWork(attempts=2, parallel=2), PilotRules(2, 2), PollBackoff(0.1)
-        return SlurmPilotLauncher(
-            SlurmAccess(self.slurm, JobOptions(), backoff, self.jobs, _sleep_briefly), rules, lambda: work
-        )
-
-
-def _sleep_briefly(seconds: float) -> None:
-    time.sleep(min(seconds, 0.1))
+        work = RemainingWork(attempts=2, parallel=2)
+        return SlurmPilotLauncher(self.access, PilotRules(2, 2), lambda: work)
 
 
 def _command_line(pid: int) -> str:

@@ -6,6 +6,7 @@ Those are read as far as their file system shows them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,24 +58,18 @@ def with_launch(options: JobOptions, settings: Settings) -> JobOptions:
     return replace(options, launch=launch, container=container)
 
 
-def write_job_files(job: JobRequest) -> None:
-    """Write the job's script and a copy of its setup file. ExternalError as `write_setup_copy`."""
-    write_setup_copy(job)
-    write_text(job.script, render_script(job))
+def write_job_files(job: JobRequest, render: Callable[[JobRequest], str] = render_script) -> None:
+    """Write the job's script and a copy of its setup file, if any, so that its content at this time is on record.
 
-
-def write_setup_copy(job: JobRequest) -> None:
-    """Copy the setup file, if any, into the job's folder, so that its content at this time is on record.
-
-    ExternalError where it cannot be read at present.
+    ExternalError where the setup file cannot be read at present; then nothing is written.
     """
-    if job.options.setup_file is None:
-        return
-    try:
-        text = setup_text(job.options.setup_file)
-    except InputError as error:
-        raise ExternalError(str(error), error.problems[0].fix) from error
-    write_text(job.directory / SETUP_NAME, text)
+    if job.options.setup_file is not None:
+        try:
+            text = setup_text(job.options.setup_file)
+        except InputError as error:
+            raise ExternalError(str(error), error.problems[0].fix) from error
+        write_text(job.directory / SETUP_NAME, text)
+    write_text(job.script, render(job))
 
 
 # -- after the submission

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.launchers.local.rank_groups import program_environment
-from orchestrator.launchers.slurm.job_files import may_exist, write_setup_copy
+from orchestrator.launchers.slurm.job_files import may_exist
 from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S
 from search_spaces.decoding import T
 from slurm.request import JobOptions, JobRequest
-from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
-from trials.files.folders import AttemptFolder, SearchFolder, write_text
+from trials.files.folders import AttemptFolder, SearchFolder
 from trials.files.text import plural
 from trials.pilot.files import PilotFolder, PilotJob, PilotPlan, PlainStarts, StepFileKind, read
 
@@ -129,12 +128,6 @@ def pilot_job(request: PilotRequest, options: JobOptions) -> JobRequest:
         is_first=request.is_first,
         is_repeat=True,  # repeats are among its steps
     )
-
-
-def write_pilot_files(job: JobRequest) -> None:
-    """Write the pilot's script and a copy of its setup file; ExternalError as `write_job_files`."""
-    write_setup_copy(job)
-    write_text(job.script, render_pilot_script(job))
 
 
 def startup_timeout_reason(pilot: Pilot) -> str:

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.handover import HandoverFile
-from orchestrator.launchers.slurm.job_files import may_exist
+from orchestrator.launchers.slurm.job_files import may_exist, write_job_files
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
@@ -25,7 +26,6 @@ from orchestrator.launchers.slurm_pilot.allocation import (
     read_pilot,
     read_pilot_folder,
     startup_timeout_reason,
-    write_pilot_files,
 )
 from orchestrator.launchers.slurm_pilot.sizing import (
     IDLE_S,
@@ -38,6 +38,7 @@ from orchestrator.launchers.slurm_pilot.sizing import (
 from orchestrator.launchers.timeouts import FOLDER_TIMEOUT_S, HangGuard
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min, max_job_s
+from slurm.script import render_pilot_script
 from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
 from trials.files.text import plural
@@ -87,7 +88,8 @@ class PilotPool:
         self._releasing_since: float | None = None
         self._was_cancelled = self._has_given_up = False
         self._folders = HangGuard(FOLDER_TIMEOUT_S)
-        self._submissions = Submissions(slurm, options, queries, handover, make=pilot_job, write=write_pilot_files)
+        write = partial(write_job_files, render=render_pilot_script)
+        self._submissions = Submissions(slurm, options, queries, handover, pilot_job, write)
         self._monitor = JobMonitor(slurm, queries, self._submissions)
 
     # -- those of an earlier driver

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import preload_environment
-from orchestrator.launchers.slurm.job_files import job_request, write_setup_copy
+from orchestrator.launchers.slurm.job_files import job_request, write_job_files
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_fork_server_script
-from trials.files.folders import write_text
 from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE, is_safe
 from trials.pilot.files import FORK_SERVER_SCRIPT
 
@@ -39,7 +38,7 @@ def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot
     """Write the script of the servers for this attempt, unless it is there; return the name of their folder in the
     pilot's.
 
-    None for a plain start. Raises OSError, and ExternalError as `write_setup_copy`.
+    None for a plain start. Raises OSError, and ExternalError as `write_job_files`.
     """
     variables = warm_environment(request, options)
     if not variables:
@@ -50,8 +49,7 @@ def write_fork_servers(request: LaunchRequest, options: JobOptions, pilot: Pilot
     job = replace(job, directory=folder, argv=(*job.argv, str(folder)))
     if not Path(folder, FORK_SERVER_SCRIPT).exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_setup_copy(job)
-        write_text(job.script, render_fork_server_script(job))
+        write_job_files(job, render_fork_server_script)
     return name
 
 

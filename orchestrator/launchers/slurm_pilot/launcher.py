@@ -206,7 +206,6 @@ class SlurmPilotLauncher(SlurmBackend):
         wanted = {key: self._steps[key] for key in keys if key in self._steps}
         for step in wanted.values():
             self._monitor.request_end(step)
-        self._end_unstarted()
         deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
         while left := {key for key, step in wanted.items() if not step.is_ended}:
             self._refresh()

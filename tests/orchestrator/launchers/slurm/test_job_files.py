@@ -12,7 +12,6 @@ from orchestrator.config.schema.setup_file import MAX_SETUP_BYTES, setup_text
 from orchestrator.launchers.slurm import handover
 from orchestrator.launchers.slurm.handover import HandoverFile, HandoverState
 from orchestrator.launchers.slurm.job_files import failure_excerpt, job_request, may_exist, with_launch, write_job_files
-from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
 from orchestrator.launchers.slurm_pilot.step_status import step_job
 from search_spaces.errors import ExternalError, InputError
 from search_spaces.layouts.settings import Settings
@@ -36,11 +35,10 @@ def test_what_a_job_sources_is_kept_beside_it_whatever_becomes_of_the_file(tmp_p
     assert str(setup) not in job.script.read_text()
 
 
-@pytest.mark.parametrize("write", [write_job_files, write_pilot_files], ids=["of a trial", "of a pilot"])
-def test_a_setup_file_that_has_gone_stops_the_launch_and_nothing_is_written(tmp_path, write):
+def test_a_setup_file_that_has_gone_stops_the_launch_and_nothing_is_written(tmp_path):
     job = job_request(attempt_request(tmp_path), JobOptions(setup_file=str(tmp_path / "gone.sh")))
     with pytest.raises(ExternalError, match=r"gone\.sh cannot be read: No such file") as caught:
-        write(job)
+        write_job_files(job)
     assert caught.value.fix
     assert not job.script.exists()
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 import pytest
 
 from orchestrator.launchers.slurm.job_status import alive_status, describe_job, ended_status, unknown_status
-from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
-from orchestrator.launchers.slurm.queries import PollBackoff
-from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
-from slurm.client import SlurmClient
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from slurm.job_state import JobSnapshot, JobState
 from slurm.parse import parse_squeue
-from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
+from tests.rig import access_to
 from trials.attempt_result import Liveness
 from trials.trial import FailureReason
 
@@ -203,11 +197,7 @@ def test_a_word_in_none_of_our_lists_is_unknown_and_kept(word):
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slurm_sandbox):
-    slurm = SlurmClient(os.environ | slurm_sandbox.environment)
-    jobs = lambda max_age_s: SqueueSnapshot(slurm.jobs(), slurm.now(), 0.0)  # noqa: E731
-    launcher = SlurmLauncher(
-        SlurmAccess(slurm, JobOptions(), PollBackoff(0.5), jobs, lambda seconds: time.sleep(min(seconds, 0.5)))
-    )
+    launcher = SlurmLauncher(access_to(slurm_sandbox))
     request = attempt_request(tmp_path, "hang", time_limit_s=300.0)
     job_id = launcher.launch(request)
     # A job runs before srun has its step, and Slurm gives none to a job whose end has passed: srun would fail.

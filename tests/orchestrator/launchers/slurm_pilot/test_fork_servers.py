@@ -16,9 +16,6 @@ import psutil
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.slurm.launcher import SlurmAccess
-from orchestrator.launchers.slurm.queries import PollBackoff
-from orchestrator.launchers.slurm.squeue_cache import SqueueSnapshot
 from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.fork_servers import warm_environment, write_fork_servers
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
@@ -28,6 +25,7 @@ from slurm.request import Container, JobOptions, Launch, Runtime
 from slurm.sandbox.sandbox import SlurmSandbox
 from tests.kit import until
 from tests.orchestrator.launchers.attempts import attempt_request, is_running, poll_one, result_of
+from tests.rig import access_to
 from tests.slurm.sandboxes import resume
 from tests.trials.fork_server.servers import light_code
 from trials.attempt_result import LaunchStatus, Liveness
@@ -50,10 +48,8 @@ class Bench:
         self.launcher = self.new_launcher(JobOptions())
 
     def new_launcher(self, options: JobOptions) -> SlurmPilotLauncher:
-        work, rules = RemainingWork(attempts=4, parallel=2), PilotRules(2, 2)
-        jobs = lambda _: SqueueSnapshot(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
-        sleep = lambda seconds: time.sleep(min(seconds, 0.1))  # noqa: E731
-        return SlurmPilotLauncher(SlurmAccess(self.slurm, options, PollBackoff(0.1), jobs, sleep), rules, lambda: work)
+        work = RemainingWork(attempts=4, parallel=2)
+        return SlurmPilotLauncher(access_to(self.sandbox, options), PilotRules(2, 2), lambda: work)
 
     def launch(self, behaviour: str, trial: str, **details: object) -> LaunchRequest:
         request = attempt_request(self.root, behaviour, trial=trial, time_limit_s=120.0, **details)

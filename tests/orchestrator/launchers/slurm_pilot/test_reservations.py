@@ -101,7 +101,7 @@ def test_a_pilot_is_asked_for_no_longer_than_the_budget_leaves_and_for_none_wher
 def test_a_recorded_pilot_that_was_not_submitted_is_gone_on_with_by_the_next_driver(rig, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(rig.slurm, "submit", fails("killed"))
-        patched.setattr("orchestrator.launchers.slurm_pilot.allocation.write_text", fails("killed"))
+        patched.setattr("orchestrator.launchers.slurm.job_files.write_text", fails("killed"))
         with pytest.raises(OSError, match="killed"):
             rig.launch()
     rig.work = replace(rig.work, pilots=("p0001",))
