@@ -2,83 +2,8 @@
 // Keeps the report of a running search up to date. Unchanged figures are not redrawn; scroll position, sort order, filter,
 // open logs and focus are restored.
 (() => {
-  const line = document.getElementById("line");
   const here = location.pathname.replace(/\/$/, "");
-  const SILENT_MS = 20000, RETRY_MS = 3000;
-  let source = null, wanted = 0, shown = 0, isFetching = false, isOver = false, silence = 0;
-
-  const say = (state, text) => {
-    line.dataset.state = state;
-    if (line.textContent !== text) line.textContent = text;
-  };
-
-  const lost = (text) => say("lost", text || "Connection to the service lost; retrying. Showing the last state received.");
-
-  const follow = () => {
-    source?.close();
-    if (document.hidden) return;
-    source = new EventSource(`${here}/events`);
-    source.addEventListener("report", (event) => {
-      const status = JSON.parse(event.data);
-      wanted = status.seq;
-      isOver = status.is_ended;
-      onStatus(status);
-      if (isOver) source.close();
-      renew();
-    });
-    source.addEventListener("alive", (event) => onStatus(JSON.parse(event.data)));
-    source.addEventListener("error", () => {
-      lost();
-      if (source.readyState === EventSource.CLOSED) showRefusal();
-    });
-    listen();
-  };
-
-  // A connection can die without an error event.
-  const listen = () => {
-    clearTimeout(silence);
-    if (!isOver) silence = setTimeout(() => { lost(); follow(); }, SILENT_MS);
-  };
-
-  const onStatus = (status) => {
-    listen();
-    if (status.stopped !== null && !isOver) say("stopped", `No driver: ${status.stopped}`);
-    else say(isOver ? "ended" : "live", isOver ? "The search has ended" : "Live");
-  };
-
-  // After an answer that is not an event stream the browser gives up without the status.
-  const showRefusal = async () => {
-    const code = await fetch(`${here}/report`).then((answer) => answer.status, () => 0);
-    if (code === 401) lost("Sign-in expired: parlay serve --page prints a new address.");
-    else if (code === 404) lost("The service does not have this search.");
-    setTimeout(follow, RETRY_MS);
-  };
-
-  // One update at a time, and none while the page is hidden or text is selected.
-  const renew = async () => {
-    if (isFetching || shown === wanted || document.hidden || !getSelection().isCollapsed) return;
-    isFetching = true;
-    const seq = wanted;
-    try {
-      const answer = await fetch(`${here}/report`);
-      if (!answer.ok) throw new Error(answer.statusText);
-      replaceContent(new DOMParser().parseFromString(await answer.text(), "text/html"), Number(answer.headers.get("age")));
-      shown = seq;
-    } catch {
-      setTimeout(renew, RETRY_MS);
-    }
-    isFetching = false;
-    if (shown !== wanted && shown === seq) renew();
-  };
-  document.addEventListener("selectionchange", renew);
-
-  // A browser opens at most six connections to a server, so hidden pages close theirs.
-  document.addEventListener("visibilitychange", () => {
-    if (isOver) return renew();
-    if (!document.hidden) return follow();
-    source.close();
-    clearTimeout(silence);
-  });
+  let shown = "0";
 
   // `age` are the seconds since the fresh content was true.
   const replaceContent = (fresh, age) => {
@@ -160,5 +85,12 @@
   };
   setInterval(showTimes, 1000);
 
-  follow();
+  follow(() => `${here}/report?after=${shown}`, async (answer) => {
+    const { headers } = answer;
+    if (answer.status !== 204) replaceContent(await parsed(answer), Number(headers.get("age")));
+    shown = headers.get("parlay-event");
+    if (headers.has("parlay-ended")) return ["ended", "The search has ended"];
+    const stopped = headers.get("parlay-stopped");
+    return stopped === null ? ["live", "Live"] : ["stopped", `No driver: ${decodeURIComponent(stopped)}`];
+  });
 })();

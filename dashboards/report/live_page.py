@@ -19,13 +19,13 @@ _COLUMNS = (
 
 
 def live_page(search_id: str, is_ended: bool = False, is_read_only: bool = False) -> Page:
-    """Page that shows /searches/ID/report, reloaded on events of /searches/ID/events, with buttons that cancel and
-    resume a search unless it has ended, or nothing may be changed."""
+    """Page that shows /searches/ID/report and follows it, with buttons that cancel and resume a search unless it has
+    ended, or nothing may be changed."""
     has_actions = not (is_ended or is_read_only)
     return html_page(
         "live.html.jinja",
         f"{search_id}: report",
-        ("live.js", "actions.js") if has_actions else ("live.js",),
+        ("follow.js", "live.js", *(["actions.js"] if has_actions else [])),
         asks_service=True,
         draws=True,
         styles=_STYLES,

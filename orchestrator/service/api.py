@@ -81,7 +81,7 @@ def make_app(
     _add_refusals(app)
     app.openapi = lambda: _openapi(app, has_token=policy.token is not None)  # type: ignore[method-assign]
     if policy.sessions is not None:
-        app.router.routes.extend(page_routes(handlers, policy.sessions, is_stopping, is_read_only))
+        app.router.routes.extend(page_routes(handlers, policy.sessions, is_read_only))
     return AuthMiddleware(app, policy)
 
 

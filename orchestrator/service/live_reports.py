@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,21 +13,17 @@ from dashboards.report.html import Page
 from dashboards.report.page import report_without_scripts
 from dashboards.report.use_it import use_it
 from dashboards.search_view import SearchView
-from orchestrator.service.event_stream import JournalFollower, run_in_thread
+from orchestrator.service.event_stream import JournalFollower
 from search_spaces.errors import InputError
 from trials.analysis.verdict import ranking_of
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 
-POLL_S = 0.5
-"""Seconds between two reads of a search."""
 MIN_PAUSE_S = 3.0
 MAX_CPU_SHARE = 0.1
 """Share of a CPU's time spent on one search's report; a long rendering is followed by a longer pause."""
 RECIPE_WAIT_S = 60.0
 """Longest wait for an ended search's recipe."""
-KEEPALIVE_S = 5.0
-"""Seconds of silence until a keepalive event."""
 
 
 @dataclass(frozen=True)
@@ -96,28 +90,6 @@ class LiveReport:
 def live_report(journal_file: Path) -> LiveReport:
     """Report of the search with this journal."""
     return LiveReport(journal_file, partial(_render, SearchFolder(journal_file.parent)))
-
-
-async def report_events(
-    report: LiveReport, stop_reason: Callable[[], str | None], is_stopping: Callable[[], bool]
-) -> AsyncIterator[str]:
-    """Server-sent events: `report` for each new rendering, until the last one, and `alive` in between.
-
-    Both give the reason from `stop_reason` if the service has stopped driving the search.
-    """
-    sent_seq, sent_at = 0, time.monotonic()
-    yield "retry: 1000\n\n"
-    while not is_stopping():
-        newest = await run_in_thread(report.newest)
-        is_new = newest.seq != sent_seq
-        if is_new or time.monotonic() - sent_at > KEEPALIVE_S:
-            stopped = await run_in_thread(stop_reason)
-            data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
-            yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
-            sent_seq, sent_at = newest.seq, time.monotonic()
-        if newest.is_ended:
-            return
-        await asyncio.sleep(POLL_S)
 
 
 def _render(folder: SearchFolder, search: SearchRecord) -> Page:

@@ -10,10 +10,11 @@ from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache, wraps
 from pathlib import Path
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
@@ -23,7 +24,7 @@ from dashboards.report.log_page import log_page, trials_page
 from dashboards.search_rows import SearchListRow, search_row
 from orchestrator.launchers.timeouts import result_with_timeout, submit_to_thread
 from orchestrator.service.handlers import RequestHandlers
-from orchestrator.service.live_reports import LiveReport, live_report, report_events
+from orchestrator.service.live_reports import LiveReport, live_report
 from search_spaces.errors import ExternalError, InputError
 from trials.ledger.reader import LedgerReader
 
@@ -59,17 +60,14 @@ def wants_page(headers: Headers) -> bool:
     return "text/html" in headers.get("accept", "")
 
 
-def page_routes(
-    handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool], is_read_only: bool
-) -> list[Route]:
+def page_routes(handlers: RequestHandlers, sessions: Sessions, is_read_only: bool) -> list[Route]:
     """Routes of the pages, which are not part of the OpenAPI document. `is_read_only`: they change nothing."""
-    pages = _Pages(handlers, sessions, is_stopping, is_read_only)
+    pages = _Pages(handlers, sessions, is_read_only)
     routes = [
         Route("/", pages.searches),
         Route(ENTRY_PATH, pages.enter),
         Route("/searches/{search}", pages.search),
         Route("/searches/{search}/report", pages.report),
-        Route("/searches/{search}/events", pages.events),
         Route("/searches/{search}/logs", pages.trials),
         Route("/searches/{search}/logs/{trial}", pages.log),
     ]
@@ -110,12 +108,9 @@ def _with_error_page(answer: Callable[[_Pages, Request], Response]) -> Callable[
 
 
 class _Pages:
-    def __init__(
-        self, handlers: RequestHandlers, sessions: Sessions, is_stopping: Callable[[], bool], is_read_only: bool
-    ):
+    def __init__(self, handlers: RequestHandlers, sessions: Sessions, is_read_only: bool):
         self._handlers = handlers
         self._sessions = sessions
-        self._is_stopping = is_stopping
         self._is_read_only = is_read_only
         self._report_of = lru_cache(_MAX_REPORTS)(live_report)
         self._searches = SearchList(handlers.ledger_url)
@@ -143,16 +138,18 @@ class _Pages:
 
     @_with_error_page
     def report(self, request: Request) -> Response:
-        report = self._report(request)[1]
-        newest = report.newest()
-        return _html(newest.page, more={"age": f"{report.age_s(newest):.0f}"})
-
-    @_with_error_page
-    def events(self, request: Request) -> Response:
+        """The report, with its number in a header; 204 where that is `after`. Headers say that the search has ended, or
+        why nothing drives it."""
         search, report = self._report(request)
-        report.newest()  # an error becomes a response instead of a broken stream
-        events = report_events(report, lambda: self._handlers.missing_driver(search), self._is_stopping)
-        return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+        newest = report.newest()
+        headers = {"age": f"{report.age_s(newest):.0f}", "parlay-event": str(newest.seq)}
+        if newest.is_ended:
+            headers["parlay-ended"] = "true"
+        elif (reason := self._handlers.missing_driver(search)) is not None:
+            headers["parlay-stopped"] = quote(reason)
+        if request.query_params.get("after") == headers["parlay-event"]:
+            return Response(status_code=204, headers=_HEADERS | headers)
+        return _html(newest.page, more=headers)
 
     @_with_error_page
     def trials(self, request: Request) -> Response:

@@ -26,11 +26,11 @@ HOSTILE = "<script>alert(1)</script>\x1b[2J"
 def test_the_shell_brings_the_scripts_that_the_report_comes_without():
     shell, view = live_page("tiny-abcdef"), SearchView.of(a_search().record, START)
     report = report_without_scripts(view)
-    assert all(package_file(name) in shell.text for name in ("page.js", "live.js"))
+    assert all(package_file(name) in shell.text for name in ("page.js", "follow.js", "live.js"))
     assert "<script>" not in report.text
     assert "connect-src 'self'" in shell.policy
     assert "connect-src 'none'" in report.policy
-    assert shell.policy.count("sha256-") == 4
+    assert shell.policy.count("sha256-") == 5
     for page in (shell, report):
         assert page.policy in page.text.replace("&#39;", "'")
         for element in ("<nav ", "<main>", "<footer>", 'id="figures"'):

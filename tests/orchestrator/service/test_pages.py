@@ -93,8 +93,15 @@ def test_a_cookie_opens_the_pages_to_the_services_own_browser(browser, search):
     for headers, status in HEADERS:
         for page in ("/", f"/searches/{search}", f"/searches/{search}/report"):
             assert browser.get(page, headers=headers).status_code == status, (page, headers)
-        if status != 200:  # else it would be told until the search has ended
-            assert browser.get(f"/searches/{search}/events", headers=headers).status_code == status, headers
+
+
+def test_a_report_is_sent_again_only_once_it_has_changed(browser, search):
+    first = browser.get(f"/searches/{search}/report")
+    event = first.headers["parlay-event"]
+    for after, status in ((event, 204), ("0", 200), ("", 200)):
+        again = browser.get(f"/searches/{search}/report?after={after}")
+        assert (again.status_code, again.headers["parlay-event"]) == (status, event)
+        assert bool(again.content) is (status == 200)
 
 
 @pytest.mark.security("service")
@@ -251,7 +258,7 @@ class TestLogs:
 @pytest.mark.security("paths")
 def test_a_search_that_is_not_there_is_reported_as_a_page(browser):
     for path in ("none-abcdef", "%2e%2e", "A", "a%00b", "x" * 70, "..%2f..%2fetc%2fpasswd"):
-        for what in ("", "/report", "/events"):
+        for what in ("", "/report"):
             assert browser.get(f"/searches/{path}{what}").status_code == 404, (path, what)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from dashboards.report.html import Page
-from orchestrator.service import live_reports
 from orchestrator.service.event_stream import JournalFollower, sse, stream
-from orchestrator.service.live_reports import MAX_CPU_SHARE, MIN_PAUSE_S, LiveReport, report_events
+from orchestrator.service.live_reports import MAX_CPU_SHARE, MIN_PAUSE_S, LiveReport
 from tests.trials.ledger.stories import SEARCH_ID, measured_story, written
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.fold import fold
@@ -131,21 +129,3 @@ def test_who_comes_while_another_one_renders_does_not_wait(rig):
     go_on.set()
     other.join(10)
     assert rig.report.newest().page.text == "slow"
-
-
-def test_a_page_is_told_of_each_rendering_and_of_the_last_one(rig, monkeypatch):
-    rig.grow()
-
-    async def pause(_: float) -> None:
-        rig.grow(4)
-        rig.now += MIN_PAUSE_S
-
-    monkeypatch.setattr(live_reports.asyncio, "sleep", pause)
-    assert asyncio.run(told_reports(rig)) == [(1, False), (5, False), (9, False), (13, True)]
-
-
-async def told_reports(rig: LiveRig) -> list[tuple[int, bool]]:
-    blocks = [block async for block in report_events(rig.report, lambda: None, lambda: False)][1:]
-    found = [dict(line.split(": ", 1) for line in block.strip().splitlines()) for block in blocks]
-    assert {block["event"] for block in found} == {"report"}
-    return [(data["seq"], data["is_ended"]) for data in (json.loads(block["data"]) for block in found)]
