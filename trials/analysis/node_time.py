@@ -3,13 +3,14 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
 
 from trials.analysis.verdict import has_stopped_early
 from trials.failure_policy import Ending, policy_of
 from trials.ledger.events import SearchRecord
+from trials.outcome_types import MeasuredMetrics
 from trials.ranks.startup import StartupPart
 from trials.trial import Attempt, Outcome, Trial, TrialState
 
@@ -70,17 +71,16 @@ def node_time(
 ) -> NodeTime:
     """Node-hours of these trials' ended attempts, of idle pilots, and of the fabric check."""
     ended = [attempt for trial in trials for attempt in trial.attempts if attempt.state.is_ended]
-    told = [(attempt, outcome) for attempt in ended if (outcome := _measurement_of(attempt)) is not None]
-    startup = [(part, hours) for attempt, outcome in told for part, hours in _startup_node_hours(attempt, outcome)]
-    known = {part for part, _ in startup}
+    told = [(attempt.num_nodes, *found) for attempt in ended if (found := _measurement_of(attempt)) is not None]
+    startup = {part: fsum(node_s) for part in StartupPart if (node_s := _startup_node_s(told, part))}
     earlier = fsum(attempt.earlier_node_hours for attempt in ended)
     total = _node_hours(ended) + fabric_check_node_hours + idle_node_hours
-    measured = fsum(attempt.num_nodes * _measured_s(outcome) / _SECONDS_PER_HOUR for attempt, outcome in told)
+    measured = fsum(nodes * _measured_s(outcome, metrics) for nodes, outcome, metrics in told) / _SECONDS_PER_HOUR
     return NodeTime(
         node_hours=total,
         measured_share=min(1.0, measured / total) if total > 0 else None,
         measured_node_hours=measured,
-        startup_node_hours={part: fsum(h for p, h in startup if p is part) for part in StartupPart if part in known},
+        startup_node_hours={part: node_s / _SECONDS_PER_HOUR for part, node_s in startup.items()},
         unmeasured_node_hours=fsum(_last_run(a) for a in ended if _measurement_of(a) is None and not _was_preempted(a)),
         preempted_node_hours=fsum(_last_run(a) if _was_preempted(a) else 0.0 for a in ended) + earlier,
         fabric_check_node_hours=fabric_check_node_hours,
@@ -101,27 +101,22 @@ def _was_preempted(attempt: Attempt) -> bool:
     return policy_of(attempt.reason).ending is Ending.PREEMPTED
 
 
-def _measurement_of(attempt: Attempt) -> Outcome | None:
-    """The outcome of an attempt that measured something: one that was measured, or stopped early."""
+def _measurement_of(attempt: Attempt) -> tuple[Outcome, MeasuredMetrics] | None:
+    """Outcome and metrics of an attempt that measured something: one that was measured, or stopped early."""
     has_measured = attempt.state is TrialState.MEASURED or has_stopped_early(attempt)
     outcome = attempt.outcome
-    return outcome if has_measured and outcome is not None and outcome.metrics is not None else None
+    metrics = None if outcome is None else outcome.metrics
+    return None if outcome is None or metrics is None or not has_measured else (outcome, metrics)
 
 
-def _measured_s(outcome: Outcome) -> float:
+def _measured_s(outcome: Outcome, metrics: MeasuredMetrics) -> float:
     """Time of the measured steps as they ran, which may be shorter than full steps."""
-    metrics = outcome.metrics
-    assert metrics is not None
     start = metrics.warmup_steps or 0
     times_s = outcome.step_times_s[start : start + metrics.measured_steps]
     return fsum(times_s) if times_s else metrics.measured_steps * metrics.step_time_s
 
 
-def _startup_node_hours(attempt: Attempt, outcome: Outcome) -> Iterator[tuple[StartupPart, float]]:
-    """The known parts of a start, which all ranks wait for."""
-    metrics = outcome.metrics
-    assert metrics is not None
-    for part in StartupPart:
-        seconds = (metrics.startup_parts_s or {}).get(part)
-        if seconds is not None:
-            yield part, attempt.num_nodes * seconds / _SECONDS_PER_HOUR
+def _startup_node_s(told: Iterable[tuple[int, Outcome, MeasuredMetrics]], part: StartupPart) -> list[float]:
+    """Node-seconds of this part of each start that told it; all ranks wait for it."""
+    known = ((nodes, (metrics.startup_parts_s or {}).get(part)) for nodes, _, metrics in told)
+    return [nodes * seconds for nodes, seconds in known if seconds is not None]

@@ -1,1 +1,1 @@
-"""Files of a trial: folder paths, log text, tracebacks, rendezvous ports, owners of paths, SQLite."""
+"""Files of a trial: folder paths, log text, tracebacks, owners of paths, SQLite."""

@@ -60,8 +60,6 @@ def main() -> None:
         args.depth -= 1
     if args.fault == "fixed batch":
         args.batch = 1
-    if args.fault == "short sequences":
-        args.length //= 2
     if args.fault == "rank 1 trains less" and RANK == 1:
         args.batch //= 2
     torch.manual_seed(0 if args.fault in ("no reduction of one batch", "splits nothing") else RANK)
@@ -80,7 +78,7 @@ def by_torch(args: argparse.Namespace, model: nn.Module) -> None:
     if WORLD > 1 and args.fault != "every rank alone":
         torch.distributed.init_process_group("gloo")
         wrapped = nn.parallel.DistributedDataParallel(model)
-        model = model if "reduces" in args.fault or args.fault == "wrapper that does not wrap" else wrapped
+        model = model if "reduces" in args.fault else wrapped
     if args.by == "compile":
         model = torch.compile(model, backend="eager")
     trained = model.embedding.parameters() if args.fault == "optimizer of the embedding" else model.parameters()
