@@ -20,7 +20,7 @@ from trials.ranks.environment import RankEnvironment, device_number, process_age
 from trials.ranks.failures import EXCERPT_CHARACTERS, TrialFailure, reason_of_output
 from trials.ranks.kernel_oom import count_oom_kills
 from trials.ranks.node_sampler import sample_node
-from trials.ranks.rendezvous import Address, publish_address, published_address, rendezvous_path, require_free
+from trials.ranks.rendezvous import Address, publish_address, published_address, require_free
 from trials.ranks.report import Report
 from trials.ranks.startup import StartupPart
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
@@ -106,7 +106,7 @@ def _exchange_address(
     spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, files: Mapping[str, str]
 ) -> Address:
     """The address of this attempt's ranks. `files` (name to text) are in the folder when it is published."""
-    path = rendezvous_path(folder, env)
+    path = folder.rendezvous(env.restart)
     if env.rank > 0:
         return published_address(path)
     for name, text in files.items():

@@ -39,8 +39,6 @@ class AttemptFolder:
     """Placement of the ranks, written by whoever starts them."""
     heartbeat = File("heartbeat")
     """Touched by rank 0 while it makes progress."""
-    rendezvous = File("rendezvous")
-    """Address of rank 0, where the ranks meet."""
 
     @property
     def best(self) -> Path:
@@ -67,6 +65,10 @@ class AttemptFolder:
 
     def outcome(self, restart: int = 0) -> Path:
         return self.path / f"outcome.r{restart}.json"
+
+    def rendezvous(self, restart: int = 0) -> Path:
+        """Address of rank 0, where the ranks meet."""
+        return self.path / f"rendezvous.r{restart}"
 
     def rank_times(self, restart: int = 0) -> Path:
         """Compute times of all ranks, of a trial that told them."""

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from trials.files.folders import AttemptFolder, read_json, write_json
-from trials.ranks.environment import RankEnvironment
+from trials.files.folders import read_json, write_json
 from trials.trial import TrialSpec
 
 T = TypeVar("T")
@@ -37,11 +36,6 @@ class Address:
 
     host: str
     port: int
-
-
-def rendezvous_path(folder: AttemptFolder, env: RankEnvironment) -> Path:
-    """The file of this run's rendezvous."""
-    return folder.rendezvous.with_name(f"{folder.rendezvous.name}.r{env.restart}")
 
 
 def publish_address(

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from search_spaces.layouts.layout import Layout
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.rendezvous import LIMIT_S, Address, publish_address, published_address, rendezvous_path
+from trials.ranks.rendezvous import LIMIT_S, Address, publish_address, published_address
 from trials.train.parallel.device import Device
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 from trials.trial import TrialSpec
@@ -88,7 +88,7 @@ def _group(ranks: list[int]) -> dist.ProcessGroup | None:
 def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dist.Store:
     """Store in which the ranks publish their addresses: a file within a node, which only its owner can reach, else
     rank 0's."""
-    path = rendezvous_path(folder, env)
+    path = folder.rendezvous(env.restart)
     if spec.num_nodes == 1:
         return dist.FileStore(str(path), env.world_size)
     if env.rank == 0:
