@@ -29,7 +29,7 @@ from benchmarks.output import Line, arguments_of, show
 from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmLauncher
 from orchestrator.launchers.slurm.queries import PollBackoff
 from orchestrator.launchers.slurm.squeue_cache import SqueueCache
-from orchestrator.lifecycle.ending import attempt_factory_of
+from orchestrator.lifecycle.observers import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from orchestrator.planning.plan import predictor, task_of
 from orchestrator.search.context import DriverCallbacks, SearchObjective

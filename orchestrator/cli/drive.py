@@ -68,7 +68,7 @@ def run(
     dry_run: DryRun = False,
     scripts: Scripts = None,
 ) -> None:
-    from orchestrator.cli.upper_limit import describe_upper_limit
+    from orchestrator.cli.plan_answer import describe_upper_limit
     from orchestrator.config.loader import load_search_file
     from orchestrator.lifecycle.create import create_search, validate_search
     from orchestrator.lifecycle.dry_run import dry_run_of

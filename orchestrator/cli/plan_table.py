@@ -12,8 +12,7 @@ import numpy as np
 from dashboards.rank_placement import rank_lines
 from dashboards.trial_text import describe_training_rate
 from orchestrator.cli.output import align
-from orchestrator.cli.plan_answer import MAX_REJECTED_LISTED
-from orchestrator.cli.upper_limit import describe_upper_limit
+from orchestrator.cli.plan_answer import MAX_REJECTED_LISTED, describe_upper_limit
 from orchestrator.planning.explain import ExplainedLayout, count_fits, explain_layouts, time_saved_s
 from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
 from orchestrator.planning.plan_notes import plan_notes

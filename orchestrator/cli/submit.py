@@ -1,21 +1,29 @@
-"""`parlay submit`: searches whose drivers outlive this terminal."""
+"""`parlay submit`: searches whose drivers outlive this terminal.
+
+They are forked from the command where that is safe, else started anew: a fork has imported and validated what a new
+interpreter would have to import and validate again.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from orchestrator.cli.advance import require_detached_jobs, write_cron_script
-from orchestrator.cli.detached import can_fork, fork_detached, start_detached
 from orchestrator.cli.drive import drive_here, drive_in_ray, require_local_driver
-from orchestrator.cli.endings import resumable, resume_fix
+from orchestrator.cli.endings import ending, is_whole_process, resumable, resume_fix
 from orchestrator.cli.options import (
     SEARCH_FILE_HELP,
     AsJob,
@@ -159,7 +167,7 @@ def _load(file: Path, changes: Sequence[Override], as_job: bool, by_cron: bool) 
 
 def _created(search: ValidatedSearch) -> RunnableSearch:
     """Log the upper limit of the search's cost, and create it for a driver that takes it. Raises InputError."""
-    from orchestrator.cli.upper_limit import describe_upper_limit
+    from orchestrator.cli.plan_answer import describe_upper_limit
     from orchestrator.lifecycle.create import create_search
 
     log(describe_upper_limit(search.spec, search.space))
@@ -304,3 +312,77 @@ def _fencing(folder: SearchFolder) -> int:
 def _not_started(folder: SearchFolder, what: str) -> ExternalError:
     words = f"{what}\n{tail(folder.driver_log, 5)}"
     return ExternalError(words, f"see {folder.driver_log}, then {resume_fix(folder)}")
+
+
+_HAVE_THREADS = frozenset({"mlflow", "ray", "grpc", "torch", "psycopg", "pyarrow"})
+"""Packages whose threads and connections a fork would lack. OpenBLAS, which numpy loads, handles forks itself."""
+
+
+def can_fork() -> bool:
+    """True if a fork of this process has all that the process has: one thread, and no package with others.
+
+    False, too, if this process imports from its working directory (`python -m` without -P): a driver does not.
+    """
+    is_alone = threading.active_count() == 1 and not _HAVE_THREADS & sys.modules.keys()
+    return is_whole_process.get() and is_alone and (sys.flags.safe_path or sys.path[0] not in ("", os.getcwd()))
+
+
+def start_detached(command: Sequence[str], log: Path) -> DetachedProcess:
+    """Start the command in a session of its own, with its output in `log`. Raises OSError."""
+    output = _opened(log)
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    finally:
+        os.close(output)
+
+
+def fork_detached(command: Callable[[], None], log: Path) -> DetachedProcess:
+    """Run the command in a copy of this process, as `start_detached` does; only where `can_fork`. Raises OSError.
+
+    The copy ends with the command: this function raises Exit in it. No connection to a database may be open.
+    """
+    output, nothing = _opened(log), os.open(os.devnull, os.O_RDONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()  # else both processes would write what is left
+    if (pid := os.fork()) == 0:
+        _run_copy(command, output, nothing)
+    os.close(output)
+    os.close(nothing)
+    return _Fork(pid)
+
+
+class _Fork:
+    """As subprocess.Popen."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit status; None while it runs."""
+        if self._status is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if ended else None
+        return self._status
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+
+DetachedProcess = subprocess.Popen[bytes] | _Fork
+
+
+def _run_copy(command: Callable[[], None], output: int, nothing: int) -> NoReturn:
+    """Leave terminal, session and files of the original process, and run the command to its end."""
+    with ending(as_json=False) as end:
+        os.setsid()
+        for stream, file in enumerate((nothing, output, output)):
+            os.dup2(file, stream)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        command()
+    raise Exit(ExitCode(end.code))
+
+
+def _opened(log: Path) -> int:
+    return os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)

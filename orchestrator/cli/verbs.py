@@ -64,6 +64,7 @@ VERBS = {verb: sentence for verbs in _GROUPS.values() for verb, sentence in verb
 _MODULES = {
     **dict.fromkeys(("init", "schema"), "prepare"),
     **dict.fromkeys(("run", "resume"), "drive"),
+    "replay": "compare",
     **dict.fromkeys(("status", "logs", "dashboard"), "look"),
     **dict.fromkeys(("best", "report", "export", "import"), "results"),
     **dict.fromkeys(("cancel", "sync"), "end"),

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.config.answer import Answer
 from orchestrator.lifecycle.create import reopen_search
-from orchestrator.lifecycle.drive import driving
+from orchestrator.lifecycle.drive import driving, end_pilots
 from orchestrator.lifecycle.driver_job import cancel_driver_jobs, job_name
-from orchestrator.lifecycle.launcher import end_pilots
 from orchestrator.lifecycle.lock import open_or_renew_ledger
 from orchestrator.records.ledger_rebuild import restore_rows
 from orchestrator.records.lookup import OwnSearch

@@ -14,7 +14,7 @@ from orchestrator.config.schema.setup_file import SetupFile
 from orchestrator.config.spec import SearchSpec
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
-from orchestrator.lifecycle.ending import attempt_factory_of
+from orchestrator.lifecycle.observers import attempt_factory_of
 from orchestrator.planning.plan import plan_of
 from orchestrator.planning.prior_trials import NO_PRIOR_TRIALS, PriorTrials, collect_prior_trials_for_plan
 from orchestrator.search.attempt_factory import next_attempt

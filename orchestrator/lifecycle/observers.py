@@ -1,4 +1,5 @@
-"""Those that hear of a search while it is driven: recipe, MLflow, report, notifications, and the driver's host."""
+"""Those that hear of a search while it is driven, and what its end writes: recipe, measured.csv, MLflow, report,
+notifications."""
 
 from __future__ import annotations
 
@@ -6,24 +7,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 
 from dashboards.background import MlflowWorker, ReportWorker
 from dashboards.mlflow.sync import MlflowSync, SyncReport, import_mlflow
 from orchestrator.config.schema.notify import NotifyEvent
 from orchestrator.config.spec import SearchSpec
-from orchestrator.lifecycle.ending import settle_commands, write_best_recipe, write_missing
+from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.lifecycle.lock import SearchLock
 from orchestrator.lifecycle.notify import Notifier, event_message, is_notification_due, send_notification
+from orchestrator.recipe.build import RecipeSource
+from orchestrator.recipe.write import write_recipe
+from orchestrator.records.observations import write_measured_table
 from orchestrator.search import background_imports
+from orchestrator.search.attempt_factory import AttemptFactory
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.samplers.factory import import_for_sampler
 from search_spaces.errors import ExternalError
-from trials.files.folders import write_json
+from trials.analysis.verdict import baseline_of
+from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.location import home_folder
+from trials.ledger.reader import LedgerReader
 
 _log = logging.getLogger(__name__)
 
@@ -169,3 +177,44 @@ class _SlowImports:
 def mlflow_json(report: SyncReport) -> dict[str, str]:
     """Content of mlflow.json in a search's folder."""
     return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}
+
+
+def write_missing(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
+    """Settle commands and write recipe and measured.csv of an ended search, which a killed driver may have left out."""
+    settle_commands(lock, search)
+    if not lock.folder.recipe.exists():
+        write_best_recipe(lock.folder, spec, search)
+    write_measured_table(lock.folder, spec, search)  # replaces an export from while it ran
+
+
+def settle_commands(lock: SearchLock, search: SearchRecord) -> None:
+    """Mark the commands to an ended search as settled: they are done, or came too late."""
+    with closing(LedgerReader(lock.ledger_url)) as reader:
+        pending = reader.pending_commands(search.search_id)
+    if pending:
+        lock.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
+
+
+def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
+    """Write the recipe of the best layout so far and return its path; None where nothing was measured."""
+    ranking = spec.ranking_of(search.trials)
+    best = ranking.best
+    if best is None or best.first.last_attempt is None:
+        return None
+    baseline = baseline_of(search, ranking, spec.baseline_key)
+    trial_spec = attempt_factory_of(folder, spec).spec(best.first, best.first.last_attempt)
+    return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
+
+
+def attempt_factory_of(folder: SearchFolder, spec: SearchSpec) -> AttemptFactory:
+    """Create the factory of the search's attempts."""
+    return AttemptFactory(
+        folder,
+        spec.model,
+        spec.cluster,
+        spec.measure,
+        python_of(spec),
+        trainer=spec.trainer.for_trials(),
+        seed=spec.search.seed,
+        baseline=spec.baseline,
+    )

@@ -118,7 +118,7 @@ OWN_READERS = {
     "search_spaces/schema/presets.py": "files that are installed with Parlay",
     "dashboards/report/html.py": "files that are installed with Parlay",
     "slurm/sandbox/config_files.py": "files that are installed with Parlay",
-    "orchestrator/cli/detached.py": "no file: /dev/null",
+    "orchestrator/cli/submit.py": "no file: /dev/null",
     "slurm/sandbox/sandbox.py": "files of its own private folder, and /proc",
     "slurm/sandbox/daemons.py": "files of its own private folder, and /proc",
     "orchestrator/search/code_snapshot.py": "the sources that are installed, and a snapshot of them",

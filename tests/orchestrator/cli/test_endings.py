@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main as run
-from orchestrator.lifecycle import cancel, launcher
+from orchestrator.lifecycle import cancel, drive
 from orchestrator.lifecycle.exit_codes import ExitCode
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, write_simulated_search
 from tests.orchestrator.unfinished_searches import ended_search_with_a_pilot, search_with_a_job
@@ -113,5 +113,5 @@ def test_a_pilot_that_an_ended_search_left_is_let_go_of_and_slurm_asked_until_it
     pilot.closed.write_text("{}")
     assert run(["cancel", str(search.path)]) == ExitCode.CANCEL_INCOMPLETE, "it may be back in the queue"
     pilot.job_end.write_text("{}")
-    monkeypatch.setattr(launcher, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
+    monkeypatch.setattr(drive, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
     assert run(["cancel", str(search.path), "--json"]) == ExitCode.SUCCESS

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from orchestrator.cli.main import main as run
+from orchestrator.cli.plan_answer import describe_upper_limit
 from orchestrator.cli.search_summary import launch_lines
-from orchestrator.cli.upper_limit import describe_upper_limit
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.layouts.layout import Layout
 from search_spaces.tables.measured_table import render_table

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import detached
-from orchestrator.cli.detached import can_fork
+from orchestrator.cli import submit
 from orchestrator.cli.endings import is_whole_process
+from orchestrator.cli.submit import can_fork
 from search_spaces.errors import ExternalError
 from tests.orchestrator.cli.parlay import environment, parlay, parlay_here
 from tests.orchestrator.cli.simulated import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_simulated_search
@@ -112,7 +112,7 @@ def test_a_driver_that_ends_before_it_holds_the_search_is_told_with_its_last_wor
 
 
 def test_only_a_process_of_its_own_with_one_thread_is_forked(monkeypatch):
-    monkeypatch.setattr(detached, "_HAVE_THREADS", frozenset())
+    monkeypatch.setattr(submit, "_HAVE_THREADS", frozenset())
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setattr(sys, "path", ["/elsewhere"])
     assert not can_fork()
@@ -121,7 +121,7 @@ def test_only_a_process_of_its_own_with_one_thread_is_forked(monkeypatch):
         assert can_fork()
         for place, name, value in (
             (threading, "active_count", lambda: 2),
-            (detached, "_HAVE_THREADS", frozenset({"sys"})),
+            (submit, "_HAVE_THREADS", frozenset({"sys"})),
             (sys, "path", [os.getcwd()]),
         ):
             with monkeypatch.context() as changed:

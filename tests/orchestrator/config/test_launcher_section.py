@@ -17,7 +17,7 @@ from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.preflight.slurm_site import smallest_and_largest
 from orchestrator.launchers.factory import job_options
 from orchestrator.lifecycle.create import with_environment_options
-from orchestrator.lifecycle.ending import attempt_factory_of
+from orchestrator.lifecycle.observers import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.config.spec import SearchSpec
 from orchestrator.diagnostics.preflight.search import validate_space
-from orchestrator.lifecycle.ending import attempt_factory_of
+from orchestrator.lifecycle.observers import attempt_factory_of
 from orchestrator.planning.candidates import candidates_of
 from search_spaces.errors import InputError
 from tests.kit import MINIMAL, TINY_SEARCH, loaded, refusal
