@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_what_starts_ranks_on_this_machine_is_started_under_its_lock(replayed, o
         seen.append("starts")
         return in_turn(0.1), None
 
-    monkeypatch.setattr("orchestrator.replay.run.time.sleep", wait)
+    monkeypatch.setattr("orchestrator.replay.run.time", SimpleNamespace(sleep=wait))
     monkeypatch.setattr(factory, "make_launcher", made)
     code, _, err = replayed(None, "--launcher", "local", "--repeats", "1")
     assert (code, seen) == (0, ["waits", "starts"])
