@@ -17,7 +17,7 @@ from orchestrator.diagnostics.job import Program, ProgramFailed, run_on_cluster
 from orchestrator.diagnostics.preflight.trainer import python_of
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.search.fabric_check import FabricProgram
-from orchestrator.search.node_hours import CHECK_TIME_LIMIT_S
+from orchestrator.search.node_hours import CHECK_TIME_LIMIT_S, LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.hardware.links import Links
 from search_spaces.layouts.groups import group_names, rank_groups
@@ -128,7 +128,7 @@ def fabric_findings(
             return None
         return FabricTimes.of(Outcome.from_json(data), trainer, cluster.gpus_per_node, cluster.num_nodes)
 
-    program = Program(cluster, spec.model, trainer, python_of(spec), CHECK_TIME_LIMIT_S, read)
+    program = Program(cluster, spec.model, trainer, python_of(spec), CHECK_TIME_LIMIT_S - LAUNCHER_GRACE_S, read)
     try:
         attempt, found = run_on_cluster(runner, folder, program)
     except ProgramFailed as failed:

@@ -12,7 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.launchers.attempt_runner import AttemptRunner
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.search.attempt_factory import AttemptFactory, next_attempt
 from orchestrator.search.code_snapshot import snapshot_code
+from orchestrator.search.node_hours import LAUNCHER_GRACE_S
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -20,7 +22,7 @@ from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import FolderIdentity
 from trials.measure_rules import MeasureRules
-from trials.trial import FailureReason, Outcome, TrialKind, TrialSpec
+from trials.trial import FailureReason, Outcome, Trial, TrialKind
 
 T = TypeVar("T")
 
@@ -51,33 +53,15 @@ def new_job(folder: SearchFolder, program: Program[Any]) -> LaunchRequest:
     if program.number == 1:
         folder.path.mkdir(parents=True, mode=0o700)
         snapshot_code(folder.code)
-    cluster, limit_s = program.cluster, program.time_limit_s
-    layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
-    spec = TrialSpec(
-        search_id=folder.search_id,
-        trial=f"t{program.number:04d}",
-        attempt="a1",
-        nonce="0" * 32,
-        kind=TrialKind.CHECK,
-        layout=layout,
-        model=program.model,
-        global_batch_size=layout.global_batch_size,
-        num_gpus=cluster.num_gpus,
-        gpus_per_node=cluster.gpus_per_node,
-        accelerator=cluster.accelerator.name,
-        measure=MeasureRules(time_limit_s=limit_s),
-        trainer=program.trainer,
+    taken = FolderIdentity.at(folder.path)
+    factory = AttemptFactory(
+        folder, program.model, program.cluster, MeasureRules(), program.python, check=program.trainer, taken=taken
     )
-    request = LaunchRequest(
-        spec,
-        folder.attempt(spec.trial, spec.attempt),
-        program.python,
-        str(folder.code),
-        limit_s,
-        taken=FolderIdentity.at(folder.path),
-    )
+    layout = Layout(num_nodes=program.cluster.num_nodes, data_parallel=program.cluster.num_gpus)
+    trial = Trial(f"t{program.number:04d}", layout, TrialKind.CHECK)
+    request = factory.request(trial, next_attempt(trial, "0" * 32, program.time_limit_s + LAUNCHER_GRACE_S))
     request.folder.path.mkdir(parents=True, mode=0o700)
-    write_json(request.folder.spec, spec.to_json())
+    write_json(request.folder.spec, request.spec.to_json())
     return request
 
 

@@ -53,18 +53,15 @@ def test_the_baseline_is_measured_first_and_once_and_neither_it_nor_what_is_meas
 
 
 @pytest.mark.fault(43)
-def test_the_space_running_out_ends_the_search(rig):
+@pytest.mark.parametrize("most", [None, 4], ids=["the space", "a sampler that repeats itself"])
+def test_what_has_run_out_of_layouts_ends_the_search(rig, monkeypatch, most):
+    ask = GridSampler.ask
+    if most is not None:
+        again = lambda self, count, history: [*ask(self, most, []), *ask(self, most, [])]  # noqa: E731
+        monkeypatch.setattr(GridSampler, "ask", again)
     rig.limits = replace(rig.limits, max_trials=50)
     search = rig.run()
-    assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)
-
-
-@pytest.mark.fault(43)
-def test_a_sampler_that_repeats_itself_has_run_out(rig, monkeypatch):
-    ask = GridSampler.ask
-    monkeypatch.setattr(GridSampler, "ask", lambda self, count, history: [*ask(self, 4, []), *ask(self, 4, [])])
-    search = rig.run()
-    assert (len(search.trials), search.end_reason) == (4, EndReason.SPACE_EXHAUSTED)
+    assert (len(search.trials), search.end_reason) == (most or 9, EndReason.SPACE_EXHAUSTED)
 
 
 @pytest.mark.parametrize(
