@@ -45,7 +45,6 @@ ONE_DOOR = {
     },
     "torchtitan": {
         "trials/train/engines/torchtitan_engine.py",
-        "trials/train/engines/torchtitan_config.py",
         "trials/train/engines/torchtitan_parts.py",
         "trials/train/cpu_device/torchtitan.py",
     },
@@ -177,6 +176,6 @@ def test_nothing_is_imported_behind_this_tests_back():
 
     assert wrong(hidden, modules()) == {
         "orchestrator/cli/verbs.py": ["import_module"],  # the verbs' modules, beside it
-        "trials/train/engines/imports.py": ["import_module"],  # modules of torch and deepspeed
+        "trials/train/engines/factory.py": ["import_module"],  # modules of torch and deepspeed
         "trials/trainers/registry.py": ["import_module"],  # the trainers' packages
     }

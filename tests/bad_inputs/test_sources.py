@@ -129,7 +129,7 @@ OWN_READERS = {
     "trials/fork_server/preload.py": "the kernel's names of its own threads",
     "trials/ranks/kernel_oom.py": "the kernel's counters of a control group",
     "trials/ranks/software.py": "the kernel's words of processes and drivers",
-    "trials/train/proof/host_memory.py": "the kernel's counters of memory",
+    "trials/train/parallel/device.py": "the kernel's counters of memory",
     "orchestrator/launchers/private_tmp.py": "opens as the opener does, within a folder that it holds open",
 }
 """Modules that open files directly, and the files they read."""

@@ -15,7 +15,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.data.indexed_dataset import IndexedDataset, open_dataset
 from trials.ranks.failures import TrialFailure, data_failures
-from trials.train.model.documents import Documents
+from trials.train.model.attention import Documents
 from trials.trial import FailureReason, TrialSpec
 
 # Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a variant.

@@ -17,7 +17,7 @@ def import_engine(engine: str, on_cpu: bool) -> None:
     """Import what some rank of this engine imports, but for what compiled layouts need."""
     import trials.train.measurement.profile
     import trials.train.trial_run  # noqa: F401
-    from trials.train.engines.imports import import_training
+    from trials.train.engines.factory import import_training
 
     for layout in _LAYOUTS:
         import_training(replace(layout, engine=engine), on_cpu)

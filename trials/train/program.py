@@ -76,21 +76,17 @@ def _run_diagnostic(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment
 
 def _diagnostic(kind: str) -> Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], Any]:
     """The diagnostic of this kind: its result is the same on all ranks."""
-    if kind == "calibrate":
-        from trials.train.calibrate.benchmarks import measure
-
-        return measure
     if kind == "doctor":
-        from trials.train.doctor.probe import probe_nodes
+        from trials.train.diagnostics.node_probe import probe_nodes
 
         return probe_nodes
     if kind == "selftest":
         from trials.train.selftest.program import run_cases
 
         return run_cases
-    from trials.train.calibrate.fabric_check import check_fabric
+    from trials.train.diagnostics.benchmarks import check_fabric, measure
 
-    return check_fabric
+    return measure if kind == "calibrate" else check_fabric
 
 
 def require_runnable(spec: TrialSpec, env: RankEnvironment) -> None:

@@ -120,7 +120,7 @@ def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path)
     assert run(tmp_path, launcher) == FOUND
     [request] = launcher.requests
     assert request.argv[1:3] == ("-m", "trials.train")
-    assert (Path(request.code) / "trials/train/calibrate/benchmarks.py").exists()
+    assert (Path(request.code) / "trials/train/diagnostics/benchmarks.py").exists()
     assert (request.spec.model, request.spec.num_gpus) == (SHAPES["gpt2"], 2)
     assert request.spec.trainer == {"kind": "calibrate", "precisions": ["fp32", "bf16"]}
 

@@ -17,7 +17,7 @@ from trials.diagnostics.calibration import (
     pair_of,
     square_products,
 )
-from trials.train.doctor.probe import enable_nccl_log
+from trials.train.diagnostics.node_probe import enable_nccl_log
 
 GQA = model(num_attention_heads=8, num_key_value_heads=2, gated_mlp=True, position_embedding="rotary", norm="rmsnorm")
 

@@ -36,7 +36,7 @@ def of_a_rank(arguments: Mapping[str, Any], folder: Path, trainer: dict[str, Any
 
 def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A forked rank's benchmarks."""
-    from trials.train.calibrate import benchmarks
+    from trials.train.diagnostics import benchmarks
 
     benchmarks.CPU_BUDGET = BUDGET
     of_this_rank = of_a_rank(arguments, folder, calibration.calibration_section(["fp32", "bf16"]))
@@ -45,11 +45,11 @@ def measure(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def check_fabric(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A forked rank's exchanges."""
-    from trials.train.calibrate import fabric_check
+    from trials.train.diagnostics import benchmarks
 
     of_this_rank = of_a_rank(arguments, folder, fabric.fabric_check_section(shapes_of(arguments)))
-    fabric_check.CPU_BUDGET, fabric_check.SECONDS = BUDGET, BUDGET.seconds
-    return fabric_check.check_fabric(*of_this_rank).to_json()
+    benchmarks.CPU_BUDGET, benchmarks.FABRIC_CHECK_S = BUDGET, BUDGET.seconds
+    return benchmarks.check_fabric(*of_this_rank).to_json()
 
 
 def run(ranks, program: str, gpus_per_node: int, num_nodes: int, **arguments: object) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from trials.train.data import Batch
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
 from trials.train.engines.named_weights import MEGATRON_CORE_WEIGHTS, ModelPart, NamedWeights
-from trials.train.model.forced_routing import forced_choice
+from trials.train.model.mlp import forced_choice
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, World
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 

@@ -1,6 +1,7 @@
 """Engine torchtitan: torchtitan's own trainer with a configuration for the layout.
 
-Written for torchtitan 0.3.0. The steps are those of torchtitan/trainer.py `Trainer.train`.
+Written for torchtitan 0.3.0. The steps are those of torchtitan/trainer.py `Trainer.train`, the configuration
+is that of torchtitan/config/configs.py, torchtitan/models/llama3 and torchtitan/models/qwen3.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.components.validate import Validator
-from torchtitan.config import DebugConfig
+from torchtitan.config import CompileConfig, DebugConfig
+from torchtitan.config import TrainingConfig as TitanTraining
 from torchtitan.distributed.pipeline_parallel import _build_pipeline_schedule, pipeline_llm
 from torchtitan.models.common.decoder import Decoder
 from torchtitan.models.common.moe import MoE, TokenChoiceTopKRouter
@@ -26,18 +30,22 @@ from torchtitan.models.llama3.parallelize import parallelize_llama
 from torchtitan.models.qwen3.model import Qwen3Model
 from torchtitan.models.qwen3.parallelize import parallelize_qwen3
 from torchtitan.protocols.model_spec import ModelSpec
+from torchtitan.protocols.module import Module
 from torchtitan.trainer import Trainer
 
 from search_spaces.routing import Routing
 from trials.ranks.failures import TrialFailure
 from trials.train.data import Batch
-from trials.train.engines import torchtitan_config as configs
 from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.named_weights import TORCHTITAN_WEIGHTS, NamedWeights
+from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.sharded_weights import ShardCounts
-from trials.train.model.documents import Documents
-from trials.train.model.forced_routing import forced_choice
+from trials.train.engines.torchtitan_parts import converted, model_config, parallelism, recomputation
+from trials.train.model.attention import Documents
+from trials.train.model.mlp import forced_choice
 from trials.train.parallel.process_groups import World
 from trials.trainers.torchtitan.config import is_qwen3
+from trials.trainers.torchtitan.trainer import values_of
 from trials.trial import FailureReason
 
 MicroBatch = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -265,12 +273,13 @@ def trainer_config(training: TrainingConfig) -> Trainer.Config:
         metrics=LastStep.Config(),
         tokenizer=NoTokenizer.Config(),
         dataloader=NoDataLoader.Config(),
-        optimizer=configs.optimizer_config(training.optimizer),
-        lr_scheduler=configs.constant_rate(),
+        optimizer=optimizer_config(training.optimizer),
+        # A rate without warm-up and decay.
+        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0),
         checkpoint=CheckpointManager.Config(enable=False),
         validator=Validator.Config(enable=False),
         debug=DebugConfig(seed=0, moe_force_load_balance=training.routing.skew is not None),
-        **configs.parts_of(training),
+        **parts_of(training),
     )
 
 
@@ -279,9 +288,57 @@ def _model_spec(training: TrainingConfig) -> ModelSpec:
     return ModelSpec(
         name="qwen3" if is_qwen else "llama3",
         flavor="parlay",
-        model=configs.model_with_weights(training, QwenChunk if is_qwen else LlamaChunk),
+        model=model_with_weights(training, QwenChunk if is_qwen else LlamaChunk),
         parallelize_fn=parallelize_qwen3 if is_qwen else parallelize_llama,
         pipelining_fn=pipeline_llm,
         post_optimizer_build_fn=None,
         state_dict_adapter=None,
     )
+
+
+_UNENDING = 10**9
+_STEPS_BETWEEN_COLLECTIONS = 10
+"""torchtitan collects garbage itself, by default every 50 steps: longer than many a trial, whose host memory would
+seem to grow."""
+
+
+def parts_of(training: TrainingConfig) -> dict[str, Any]:
+    """What the layout decides of a Trainer.Config: batch, precision, degrees, recomputation, compilation and loss."""
+    values = values_of(training)
+    return {
+        "training": TitanTraining(
+            **values["training"],
+            max_norm=training.optimizer.max_grad_norm,
+            steps=_UNENDING,
+            gc_freq=_STEPS_BETWEEN_COLLECTIONS,
+        ),
+        "parallelism": parallelism(values),
+        "activation_checkpoint": recomputation(values),
+        "compile": CompileConfig(**values["compile"]),
+        "loss": CrossEntropyLoss.Config(global_vocab_size=training.model.vocab_size),
+    }
+
+
+def optimizer_config(settings: OptimizerConfig) -> OptimizersContainer.Config:
+    """AdamW with Parlay's settings for all weights."""
+    options = {
+        "lr": settings.learning_rate,
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.epsilon,
+        "weight_decay": settings.weight_decay,
+    }
+    return OptimizersContainer.Config(
+        param_groups=[ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=options)]
+    )
+
+
+def model_with_weights(training: TrainingConfig, kind: type[Decoder]) -> Decoder.Config:
+    """llama3 or qwen3 of the model's shape with Parlay's initial weights, as a class of `kind`."""
+    values = values_of(training)
+    config = model_config(values, kind)
+    weights = NamedWeights(TORCHTITAN_WEIGHTS, training.model, training.weights)
+    # Each rank draws every matrix whole, and keeps its shard, when the model of this configuration is built.
+    for path, part, *_ in config.traverse(Module.Config, recurse=True):
+        if names := [name for name in part.param_init or () if weights.has(f"{path}.{name}")]:
+            part.param_init = part.param_init | {name: partial(weights.draw, f"{path}.{name}") for name in names}
+    return converted(config, values)

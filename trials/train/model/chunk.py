@@ -23,11 +23,9 @@ from torch.utils.checkpoint import checkpoint
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from search_spaces.routing import ROUTERS_CHOICE, Routing
-from trials.train.model.activations import activation_of
-from trials.train.model.attention import Rotary, attention, attention_by_document, supports_gqa
-from trials.train.model.documents import Documents
-from trials.train.model.experts import Experts
-from trials.train.model.initial_weights import InitialMatrices, WeightSource, gated_parts, qkv_parts
+from trials.train.model.attention import Documents, Rotary, attention, attention_by_document, supports_gqa
+from trials.train.model.initial_weights import InitialMatrices, WeightSource, qkv_parts
+from trials.train.model.mlp import Experts, Mlp
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
     ColumnParallelLinear,
@@ -243,20 +241,6 @@ class Block(nn.Module):
     def _split_heads(self, part: torch.Tensor) -> torch.Tensor:
         """(B, S, heads x head size) -> (B, heads, S, head size)."""
         return part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-
-
-class Mlp(nn.Module):
-    """Hidden states (B, S', H) -> the same: two matrices with the activation between them."""
-
-    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: InitialMatrices):
-        super().__init__()
-        self.activation = activation_of(model)
-        parts = gated_parts(model, model.ffn_hidden_size)
-        self.linear_in = ColumnParallelLinear(ranks, matrices.mlp_in(), parts, model.has_biases)
-        self.linear_out = RowParallelLinear(ranks, matrices.mlp_out(), model.has_biases)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear_out(self.activation(self.linear_in(x)))
 
 
 class Head(nn.Module):

@@ -1,4 +1,4 @@
-"""Device of a rank: the same calls on CPU with gloo and on GPUs with NCCL."""
+"""Device of a rank: the same calls on CPU with gloo and on GPUs with NCCL; and the free memory of its host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ import torch
 from trials.measurement.device_memory import RankMemory
 from trials.measurement.protocol import PROBE_SIZE
 from trials.ranks.failures import TrialFailure
+from trials.ranks.kernel_oom import CGROUPS, PROC, memory_groups
 from trials.trial import FailureReason, TrialSpec
 
 GIB = 2**30
@@ -228,3 +230,48 @@ def _status_kib(field: str) -> int:
         if line.startswith(field + ":"):
             return int(line.split()[1])
     raise OSError(f"/proc/self/status has no {field}")
+
+
+def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """Free memory of the host: the minimum of MemAvailable and of the rest of each limited cgroup of this process.
+
+    A cgroup's inactive file cache counts as free, since the kernel drops it first. OSError without /proc/meminfo.
+    """
+    left = [_meminfo_bytes(proc, "MemAvailable")]
+    for folder, (limit, used, inactive_file) in _limited_groups(proc, cgroups):
+        # In a container the path may be that of the host, which does not exist inside.
+        with suppress(OSError, ValueError):
+            cache = _statistics(folder / "memory.stat").get(inactive_file, 0)
+            left.append(_number(folder / limit) - _number(folder / used) + cache)
+    return max(0, min(left)) / GIB
+
+
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""Names of the limit, of what is used and of the inactive file cache, by the version of control groups."""
+
+
+def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """This process's memory cgroup and its parents, with the names of their files in that version."""
+    for version, mount, path in memory_groups(proc, cgroups):
+        for folder in (Path(path), *Path(path).parents):
+            yield mount / folder, _FILES[version]
+
+
+def _meminfo_bytes(proc: Path, field: str) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{proc / 'meminfo'} has no {field}")
+
+
+def _number(path: Path) -> int:
+    """The file's number; ValueError for `max`, version 2's value for no limit; version 1 has a number near 2^63."""
+    return int(path.read_text())
+
+
+def _statistics(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {name: int(value) for name, value in pairs}

@@ -236,7 +236,7 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
     findings = {f.name: f for f in run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}")}
     [request] = launcher.requests
     assert request.argv[1:3] == ("-m", "trials.train")
-    assert (Path(request.code) / "trials/train/doctor/probe.py").exists()
+    assert (Path(request.code) / "trials/train/diagnostics/node_probe.py").exists()
     assert request.spec.num_gpus == 8
     assert findings["job"].message.startswith("8 ranks on n1, n2 responded")
     assert findings["transport"].level is Severity.ERROR

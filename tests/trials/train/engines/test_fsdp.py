@@ -7,7 +7,7 @@ import pytest
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.parity import PROGRAMS
 from trials.diagnostics.parity_cases import named_case
-from trials.train.engines.imports import torch_modules
+from trials.train.engines.factory import torch_modules
 
 PP2 = {"activation_checkpointing": "full", "pipeline_parallel": 2}
 

@@ -10,11 +10,10 @@ import torch
 
 from search_spaces.routing import Routing
 from tests.trials.train.trial_processes import MODEL
-from trials.train.model.attention import attention, supports_gqa
+from trials.train.model.attention import Documents, attention, supports_gqa
 from trials.train.model.chunk import ChunkExecution, ChunkPlan, ModelChunk
-from trials.train.model.documents import Documents
-from trials.train.model.forced_routing import forced_choice
 from trials.train.model.initial_weights import WeightSource
+from trials.train.model.mlp import forced_choice
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.attempt_result import LaunchStatus, Liveness, classify, expected_proof
 from trials.measurement.device_memory import RankMemory
 from trials.measurement.protocol import TwoPointExtrapolation
+from trials.train.parallel.device import available_gib
 from trials.train.parallel.gather import RankCount
-from trials.train.proof.host_memory import available_gib
 from trials.train.proof.layout_check import layout_proof, placement_error, samples_error
 from trials.trial import Outcome, OutcomeStatus, TrialSpec, TrialState
 

@@ -21,8 +21,8 @@ from trials.fork_server.stub import node_name
 from trials.ranks.engine_packages import installed_packages
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.train.calibrate.exchanges import ExchangeTimer
-from trials.train.calibrate.stopwatch import Stopwatch
+from trials.train.diagnostics.exchanges import ExchangeTimer
+from trials.train.diagnostics.stopwatch import Stopwatch
 from trials.train.parallel.device import Device, open_device
 from trials.train.parallel.gather import barrier, gather_alike
 from trials.train.parallel.process_groups import join_world

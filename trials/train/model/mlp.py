@@ -1,11 +1,13 @@
-"""Experts: the MLPs of a layer among which each token's router chooses. The engines torch and DeepSpeed run them.
+"""MLP of a layer, and its experts, the MLPs among which each token's router chooses, with their activations.
 
-Every tensor-parallel rank has a slice of each expert, as of an MLP, and routes all tokens.
+Every tensor-parallel rank has a slice of each expert, as of an MLP, and routes all tokens. Forced routing chooses
+experts by a token's position alone, so that all steps have the same loads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,17 +15,31 @@ from torch import nn
 
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import Routing
-from trials.train.model.activations import activation_of
-from trials.train.model.forced_routing import forced_choice
 from trials.train.model.initial_weights import InitialMatrices, gated_parts
 from trials.train.parallel.collectives import Reduction
 from trials.train.parallel.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
     TensorParallelRanks,
     enter_tensor_region,
     reduce_partial,
     sharded,
     shared_by_heads,
 )
+
+
+class Mlp(nn.Module):
+    """Hidden states (B, S', H) -> the same: two matrices with the activation between them."""
+
+    def __init__(self, model: ModelShape, ranks: TensorParallelRanks, matrices: InitialMatrices):
+        super().__init__()
+        self.activation = activation_of(model)
+        parts = gated_parts(model, model.ffn_hidden_size)
+        self.linear_in = ColumnParallelLinear(ranks, matrices.mlp_in(), parts, model.has_biases)
+        self.linear_out = RowParallelLinear(ranks, matrices.mlp_out(), model.has_biases)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear_out(self.activation(self.linear_in(x)))
 
 
 class Experts(nn.Module):
@@ -97,3 +113,60 @@ def grouped_linear(
     """Rows (N, in), `counts` of them for each expert, times that expert's weight of (E, out, in) -> (N, out)."""
     parts = zip(x.split(list(counts)), weights, biases if biases is not None else [None] * len(weights), strict=True)
     return torch.cat([F.linear(rows, weight, bias) for rows, weight, bias in parts])
+
+
+def forced_choice(routing: Routing, tokens: int, num_experts: int, top_k: int, device: torch.device) -> torch.Tensor:
+    """Different experts of each of these tokens, (N, k), for a routing that is balanced or skewed.
+
+    Balanced experts take turns, as in torchtitan/models/common/moe.py `_debug_force_load_balance_routing`. Skewed, the
+    first expert has its share of tokens, evenly among them, and the others take turns.
+    """
+    assert routing.skew is not None
+    slots = torch.arange(top_k, device=device)
+    if routing.skew == 1:
+        return (torch.arange(tokens, device=device)[:, None] * top_k + slots) % num_experts
+    passes_first = min(tokens, round(routing.skew * tokens * top_k / num_experts))
+    due = torch.arange(tokens + 1, device=device) * passes_first // tokens
+    is_due = due.diff()
+    others = num_experts - 1
+    before = torch.arange(tokens, device=device) * top_k - due[:-1]
+    chosen = 1 + (before[:, None] + slots) % others
+    chosen[:, -1] = torch.where(is_due > 0, 0, chosen[:, -1])
+    return chosen
+
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+SWIGLU_SCALE, SWIGLU_LIMIT = 1.702, 7.0
+"""Constants of `clamped_swiglu`; openai/gpt-oss, gpt_oss/torch/model.py, swiglu."""
+
+
+def activation_of(model: ModelShape) -> Activation:
+    """The model's activation: (..., 2 F) -> (..., F) of a gated MLP, whose gate comes first, else elementwise."""
+    if model.mlp_activation == "clamped_swiglu":
+        return _clamped_swiglu
+    activation = _ACTIVATIONS[model.mlp_activation]
+    return partial(_gated, activation) if model.gated_mlp else activation
+
+
+def _gated(activation: Activation, x: torch.Tensor) -> torch.Tensor:
+    gate, value = x.chunk(2, -1)
+    return activation(gate) * value
+
+
+def _clamped_swiglu(x: torch.Tensor) -> torch.Tensor:
+    gate, value = x.chunk(2, -1)
+    gate, value = gate.clamp(max=SWIGLU_LIMIT), value.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+    return gate * torch.sigmoid(SWIGLU_SCALE * gate) * (value + 1)
+
+
+def _squared_relu(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x).square()
+
+
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "relu": F.relu,
+    "squared_relu": _squared_relu,
+}

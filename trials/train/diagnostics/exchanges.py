@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from trials.diagnostics.calibration import BenchmarkBudget, Collective
 from trials.diagnostics.fabric import Exchange, ExchangeTime
-from trials.train.calibrate.stopwatch import Stopwatch
+from trials.train.diagnostics.stopwatch import Stopwatch
 from trials.train.parallel.device import Device
 from trials.train.parallel.process_groups import COLLECTIVE_LIMIT
 from trials.trial import TrialSpec

@@ -1,8 +1,9 @@
-"""Calibration benchmarks, run by all ranks in turn: products, copies, collectives and messages."""
+"""Benchmarks of a calibration: products, copies, collectives and messages; and the exchanges of a fabric check."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -16,12 +17,12 @@ from trials.diagnostics.calibration import (
     model_products,
     square_products,
 )
-from trials.diagnostics.fabric import group_exchanges, pair_exchanges
+from trials.diagnostics.fabric import FabricTimes, exchanges_of, group_exchanges, pair_exchanges, shapes_of
 from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.train.calibrate.exchanges import ExchangeTimer, written_buffer
-from trials.train.calibrate.stopwatch import Stopwatch
+from trials.train.diagnostics.exchanges import ExchangeTimer, written_buffer
+from trials.train.diagnostics.stopwatch import Stopwatch
 from trials.train.engines.engine import DTYPES
 from trials.train.parallel.device import Device, open_device
 from trials.train.parallel.process_groups import join_world
@@ -52,6 +53,23 @@ def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report
         fingerprint=fingerprint(spec, device, rank_hosts),
         ended_at=utc_text(),
     )
+
+
+FABRIC_CHECK_S = 0.4
+"""Time of one exchange of a fabric check: less than calibrate takes, since there are more of them."""
+
+
+def check_fabric(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> FabricTimes:
+    """Time all exchanges on every rank of the world; the result is the same on all of them."""
+    device = open_device(spec, env.local_rank)
+    join_world(spec, folder, env, device)
+    hosts = locate_ranks(spec, device)
+    report.enter("measured")
+    nodes = [rank.host for rank in hosts]
+    budget = replace(CPU_BUDGET if device.is_cpu else GPU_BUDGET, seconds=FABRIC_CHECK_S)
+    timer = ExchangeTimer(spec, device, budget, Stopwatch(device, report, budget.seconds))
+    exchanges = exchanges_of(shapes_of(spec.trainer), spec.gpus_per_node, spec.num_nodes)
+    return FabricTimes(tuple(nodes), tuple(map(timer.time, exchanges)), fingerprint(spec, device, hosts))
 
 
 class BenchmarkRunner:

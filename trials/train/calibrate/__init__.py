@@ -1,1 +1,0 @@
-"""Calibration program: measures what ranks reach in compute, memory and links."""

@@ -1,1 +1,0 @@
-"""Node probe: reports what the ranks of a doctor's job see."""
