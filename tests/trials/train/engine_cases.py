@@ -6,12 +6,12 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
+from _pytest.mark import MarkDecorator, ParameterSet
 
 from search_spaces.decoding import decode
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import AXES
-from tests.trials.train.parity import Parity
+from tests.trials.train.parity import Parity, needed
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.covering_array import cover
 from trials.diagnostics.parity_cases import RECOMPUTATION_AXES, case_values, covering_cases, named_case
@@ -113,9 +113,15 @@ def mutations(engine: str) -> list[tuple[str, Case]]:
     return [(place, CASES[engine][name]) for place, names in PLACES[engine].items() for name in names.split()]
 
 
-def mutation_parameters(engine: str) -> list[ParameterSet]:
-    """The mutations as parameters."""
-    return [pytest.param(place, case, id=f"{place}-{case.name}") for place, case in mutations(engine)]
+def of_engine(given: Case, *values: object, marks: MarkDecorator | tuple[()] = ()) -> ParameterSet:
+    """A case and further values as the parameters of a test that `only` its engine runs."""
+    others = [str(value) for value in values if isinstance(value, str)]
+    return pytest.param(
+        given,
+        *values,
+        id="-".join([given.layout.engine, given.name, *others]),
+        marks=[*needed(given.layout.engine), *([marks] if marks else [])],
+    )
 
 
 def covering_cases_of(engine: str) -> list[Case]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
+from functools import reduce
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from _pytest.mark import MarkDecorator
 
 from search_spaces.decoding import decode
+from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from tests.trials.train.ranks import WarmRanks
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import (
@@ -22,36 +24,38 @@ from trials.diagnostics.selftest import (
     tolerance_of,
 )
 
+T = TypeVar("T")
+
 PROGRAMS = "tests.trials.train.rank_programs"
 NO_COMPILER = "no C++ compiler for torch.compile"
 needs_megatron, needs_torchtitan, needs_accelerate = (
     pytest.mark.skipif(find_spec(module) is None, reason=f"{package} is not installed: the extra `trainers`")
     for module, package in {"megatron": "megatron-core", "torchtitan": "torchtitan", "accelerate": "accelerate"}.items()
 )
+NEEDS = {ACCELERATE: needs_accelerate, MEGATRON_CORE: needs_megatron, TORCHTITAN: needs_torchtitan}
 
 
-def ranks_of(engine: str) -> Any:
-    """Fixture of a module's ranks, which have imported this engine."""
+def needed(engine: str) -> list[MarkDecorator]:
+    """Marks of a test that an engine runs: it is skipped where the engine is missing, and one worker has the ranks."""
+    return [pytest.mark.xdist_group(f"engine-{engine}"), *([NEEDS[engine]] if engine in NEEDS else [])]
 
-    @pytest.fixture(scope="module")
-    def ranks() -> Iterator[WarmRanks]:
-        with closing(WarmRanks(engine)) as warm:
-            yield warm
 
-    return ranks
+def only(engine: str) -> Callable[[T], T]:
+    """Decorator of a test that only this engine runs."""
+    return lambda test: reduce(lambda marked, mark: mark(marked), needed(engine), test)
 
 
 class Parity:
     """Runs cases, and the reference of each shape and precision once."""
 
     def __init__(self, ranks: WarmRanks):
-        self._ranks = ranks
+        self.ranks = ranks
         self._references: dict[tuple[str, str], ReferenceTraining] = {}
 
     def reference(self, shape: str, precision: str = "fp32") -> ReferenceTraining:
         if (shape, precision) not in self._references:
             arguments = {"case": named_case("reference", shape, precision=precision).to_json()}
-            [answer] = self._ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)
+            [answer] = self.ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)
             self._references[shape, precision] = decode(ReferenceTraining, answer)
         return self._references[shape, precision]
 
@@ -75,5 +79,5 @@ class Parity:
 
     def _trained(self, program: str, given: Case, **options: Any) -> list[RankTraining]:
         arguments = {"case": given.to_json(), **options}
-        answers = self._ranks.run(f"{PROGRAMS}:{program}", given.layout.num_gpus, arguments)
+        answers = self.ranks.run(f"{PROGRAMS}:{program}", given.layout.num_gpus, arguments)
         return [decode(RankTraining, answer) for answer in answers]
