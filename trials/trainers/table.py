@@ -6,6 +6,7 @@ of the trainer. A field without a row is what the trainer cannot say. Standard l
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -201,3 +202,13 @@ def merged(base: Values, ours: Values) -> dict[str, Any]:
         inner = base.get(key)
         found[key] = merged(inner, value) if isinstance(value, Mapping) and isinstance(inner, Mapping) else value
     return found
+
+
+def plain_yaml(data: Any) -> str:
+    """The data as JSON in which every float has a point, since YAML 1.1 reads 1e-05 as text. ValueError for NaN."""
+    text = json.dumps(data, indent=2, allow_nan=False)
+    return _EXPONENT.sub(lambda found: found[1] or f"{found[2]}.0{found[3]}", text) + "\n"
+
+
+_EXPONENT = re.compile(r'("(?:[^"\\]|\\.)*"|\d+\.\d+e[-+]\d+)|(\d+)(e[-+]\d+)')
+"""A text or a number with a point, which stay as they are, or a number with an exponent and without a point."""

@@ -21,7 +21,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, WORLD_RULE, layout_mesh
 from search_spaces.schema.yaml_document import Document, KeyPath
 from trials.trainers.common.deepspeed_config import MICRO, STEPS, TOTAL
-from trials.trainers.gpt_neox.config import GPT_NEOX, PADDED_TO, PIPELINE, TENSOR, degree
+from trials.trainers.gpt_neox.trainer import GPT_NEOX, PADDED_TO, PIPELINE, TENSOR, degree
 
 _REQUIRED_KEYS = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 _CHARACTERISTIC_KEYS = (

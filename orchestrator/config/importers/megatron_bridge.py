@@ -21,7 +21,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS
 from trials.trainers.common.megatron_core import all_fields
 from trials.trainers.common.megatron_layout import has_experts
-from trials.trainers.megatron_bridge.overrides import (
+from trials.trainers.megatron_bridge.trainer import (
     KEEPS_ENDS,
     MEGATRON_BRIDGE,
     OF_MIXED_PRECISION,

@@ -10,7 +10,7 @@ from orchestrator.config.importers.rows import read_rows
 from orchestrator.config.importers.settings import FileSettings, document_settings
 from orchestrator.config.importers.source_file import yaml_document
 from search_spaces.layouts.layout import layout_mesh
-from trials.trainers.nanotron.config import NANOTRON
+from trials.trainers.nanotron.trainer import NANOTRON
 
 _MODEL = "model.model_config."
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
-from trials.trainers.common.plain_yaml import plain_yaml
-from trials.trainers.gpt_neox.config import neox_config
-from trials.trainers.nanotron.config import nanotron_config
+from trials.trainers.gpt_neox.trainer import neox_config
+from trials.trainers.nanotron.trainer import nanotron_config
 from trials.trainers.registry import TRAINERS, invocation
+from trials.trainers.table import plain_yaml
 
 NEOX = {
     "pipe-parallel-size": 7,

@@ -13,7 +13,7 @@ from search_spaces.rules.rule import OfModel, violations
 from tests.kit import model
 from tests.sources import ROOT
 from trials.trainers.common.megatron_options import environment_of
-from trials.trainers.megatron_bridge.overrides import MIXED_PRECISIONS, quantization_of
+from trials.trainers.megatron_bridge.trainer import MIXED_PRECISIONS, quantization_of
 from trials.trainers.megatron_bridge.trainer import RULES as BRIDGE_RULES
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 

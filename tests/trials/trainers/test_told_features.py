@@ -14,7 +14,7 @@ from search_spaces.rules.check import engine_violations
 from tests.orchestrator.recipe.exported import exported, half, our_spec
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.diagnostics.parity_models import SHAPES
-from trials.trainers.nanotron.config import nanotron_config
+from trials.trainers.nanotron.trainer import nanotron_config
 from trials.trainers.registry import ENGINE_RULES, TRAINERS
 from trials.trainers.torchtitan.config import reshard_policy
 from trials.trainers.torchtitan.trainer import values_of

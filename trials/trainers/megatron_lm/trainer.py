@@ -12,7 +12,7 @@ from search_spaces.rules.engine_rules import MEGATRON_RULES, quantized_products
 from search_spaces.rules.rule import Rule, activations, engine_limits
 from trials.ranks.cuda_connections import refused_connections
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
-from trials.trainers.common.megatron_log import MEGATRON_LM_LOG
+from trials.trainers.common.log_lines import MEGATRON_LM_LOG
 from trials.trainers.common.megatron_options import (
     MEGATRON_LM,
     NO_DROPOUT_OPTIONS,

@@ -23,7 +23,7 @@ from orchestrator.config.importers.source_file import ReadFile, json_object
 from search_spaces.errors import InputError, Problem
 from trials.trainers.common.megatron_options import MEGATRON_LM, CommandLine, num_tokens
 from trials.trainers.common.options import option_names
-from trials.trainers.megatron_deepspeed.options import MEGATRON_DEEPSPEED
+from trials.trainers.megatron_deepspeed.trainer import MEGATRON_DEEPSPEED
 
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
 _OF_DEEPSPEED = ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing")

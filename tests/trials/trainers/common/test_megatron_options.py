@@ -12,7 +12,7 @@ from tests.oracles.cases import export_cases
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.trainers.common.megatron_options import MEGATRON_LM, NO_DROPOUT, megatron_lm_options
 from trials.trainers.common.options import option_names
-from trials.trainers.megatron_deepspeed.options import megatron_deepspeed_options
+from trials.trainers.megatron_deepspeed.trainer import megatron_deepspeed_options
 from trials.trainers.registry import TRAINERS
 from trials.trial import TrialKind
 
