@@ -22,7 +22,7 @@ from search_spaces.layouts.settings import PYTHON
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.routing import Routing
 from search_spaces.schema.presets import accelerator_named
-from search_spaces.schema.unsafe_text import is_printable
+from search_spaces.schema.unsafe_text import without_controls
 from search_spaces.verification import Verification
 from trials.analysis.best_layout import choice_of, fastest_of, rationale
 from trials.analysis.node_sets import runs_on_disjoint_nodes
@@ -157,9 +157,7 @@ def _printable(value: Any) -> Any:
         return {_printable(key): _printable(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_printable(inner) for inner in value]
-    if isinstance(value, str):
-        return "".join(c if is_printable(c) else " " for c in value)
-    return value
+    return without_controls(value) if isinstance(value, str) else value
 
 
 def _is_best(source: RecipeSource) -> bool:

@@ -14,7 +14,7 @@ from search_spaces.engines import PARLAY
 from search_spaces.errors import InputError, Problem
 from search_spaces.routing import Routing
 from search_spaces.rules.check import engine_violations
-from search_spaces.schema.unsafe_text import is_printable
+from search_spaces.schema.unsafe_text import without_controls
 from trials.trainers.base import LayoutExport
 from trials.trainers.common.recipe import torchrun
 from trials.trainers.registry import TRAINERS, invocation, with_options
@@ -93,7 +93,7 @@ def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, A
         return Export(form.name, ExportStatus.REFUSED, rule=problem.code, message=_problem_text(problem))
     spec = with_options(replace(measured, layout=layout, model=model))
     status = _status(has_run and measured_trainer(measured) == form.name)
-    start = None if (line := form.start(spec)) is None else _printable(line)
+    start = None if (line := form.start(spec)) is None else without_controls(line)
     heading = _heading(form.name, status, start, measured) + (_measured_lines(measured) if has_run else "")
     if form.name != measured.trainer["kind"]:
         heading += _options_line(measured)
@@ -159,10 +159,6 @@ def _routing_line(spec: TrialSpec) -> str:
 def _with_heading(file: str, text: str, heading: str) -> str:
     """Prepend the heading, except to JSON, which has no comments."""
     return text if file.endswith(".json") else heading + text
-
-
-def _printable(text: str) -> str:
-    return "".join(c if is_printable(c) else " " for c in text)
 
 
 # -- the search's own trainer

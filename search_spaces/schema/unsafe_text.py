@@ -59,7 +59,12 @@ def hidden(value: Any, *keys: str | int | None) -> Any:
 
 def safe_text(text: str) -> str:
     """The text with a blank for what a terminal would act on, and `<hidden>` for what has the form of a secret."""
-    return "".join(c if is_printable(c) else " " for c in hide_secrets(text))
+    return without_controls(hide_secrets(text))
+
+
+def without_controls(text: str) -> str:
+    """The text with a blank for what a terminal would act on."""
+    return "".join(c if is_printable(c) else " " for c in text)
 
 
 def hide_secrets(text: str) -> str:
