@@ -172,13 +172,12 @@ def import_results(
         raise Exit(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix))
     table = found.text(f"from {source.name} ({form.name}): {len(found.rows)} rows")
     counts = plural(len(found.rows), "row") + left_out
-    if out == STDOUT:
-        print_table(table)
-    else:
+    if out != STDOUT:
         write_new(out, table, "--out")
     for note in form.notes:
         log(f"note: {note}")
     if out == STDOUT:
+        print_table(table)
         log(counts)
         return
     answer = ImportAnswer(

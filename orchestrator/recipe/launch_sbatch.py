@@ -56,11 +56,6 @@ def user_environment(options: JobOptions | None) -> dict[str, str]:
     return {**options.env, **({} if address is None else {ADDRESS_VARIABLE: address})}
 
 
-def modules_txt(options: JobOptions) -> str:
-    """Content of modules.txt: one module per line, in load order."""
-    return "".join(f"{module}\n" for module in options.modules)
-
-
 def launch_sbatch(spec: TrialSpec, options: JobOptions, python: str) -> str:
     """Content of launch.sbatch; `python` is the default interpreter, which PARLAY_PYTHON overrides."""
     here, settings = Filled("$here"), spec.layout.of_trial

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
-from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, slurm_options, user_environment
+from orchestrator.recipe.launch_sbatch import launch_sbatch, slurm_options, user_environment
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
 from orchestrator.search.code_snapshot import code_hash
@@ -76,7 +76,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
     }
     if options is not None:
         files["launch.sbatch"] = launch_sbatch(source.spec, options, source.python)
-        files |= {"modules.txt": modules_txt(options)} if options.modules else {}
+        files |= {"modules.txt": "".join(f"{module}\n" for module in options.modules)} if options.modules else {}
         files |= {SETUP_NAME: setup} if setup is not None else {}
     sums = {name: sha256(text.encode()) for name, text in files.items()}
     for export in source.exports:
