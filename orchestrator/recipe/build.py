@@ -31,7 +31,7 @@ from trials.analysis.ranked_layout import RankedLayout, TrialOrLayout
 from trials.analysis.ranking import Ranking, speedup_over
 from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import training_rate
-from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
+from trials.analysis.verdict import baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
 from trials.schema.checkpoint_section import checkpoints_of
 from trials.trial import Attempt, Trial, TrialKind, TrialSpec, TrialState
@@ -166,8 +166,9 @@ def _is_best(source: RecipeSource) -> bool:
 
 def _selection_fields(source: RecipeSource) -> dict[str, Any]:
     """Recipe fields about the choice of this layout: ties, verdict, reason, fastest layout and Pareto front."""
-    ranking, is_best = source.ranking, _is_best(source)
-    verdict = _verdict(source) if is_best else None
+    ranking, baseline, is_best = source.ranking, source.baseline, _is_best(source)
+    key = baseline_key_of(source.search) if baseline is None else baseline.layout.key
+    verdict = verdict_of(source.search, ranking, key) if is_best else None
     return {
         "ties": tuple(tie.trial for tie in ranking.ties) if is_best else (),
         "verdict": None if verdict is None else _printable(VerdictAnswer.of(verdict).plain()),
@@ -177,12 +178,6 @@ def _selection_fields(source: RecipeSource) -> dict[str, Any]:
         "fastest": fastest_of(ranking) if is_best else None,
         "pareto": tuple(pareto_points(ranking)) if is_best else (),
     }
-
-
-def _verdict(source: RecipeSource) -> SearchVerdict:
-    baseline = source.baseline
-    key = baseline_key_of(source.search) if baseline is None else baseline.layout.key
-    return verdict_of(source.search, source.ranking, key)
 
 
 def _run_json(attempt: Attempt) -> dict[str, Any]:

@@ -94,11 +94,15 @@ def _export(form: LayoutExport, measured: TrialSpec, fingerprint: Mapping[str, A
     spec = with_options(replace(measured, layout=layout, model=model))
     status = _status(has_run and measured_trainer(measured) == form.name)
     start = None if (line := form.start(spec)) is None else without_controls(line)
-    heading = _heading(form.name, status, start, measured) + (_measured_lines(measured) if has_run else "")
+    heading = _heading(form.name, status, start, measured)
+    if has_run:
+        heading += f"{_launch_line(measured)}{_routing_line(measured)}{_documents_line(measured)}"
     if form.name != measured.trainer["kind"]:
         heading += _options_line(measured)
     more = form.of_software(fingerprint)
-    files = {file: _with_heading(file, text + more, heading) for file, text in form.files(spec).items()}
+    # JSON has no comments.
+    headed = ((file, text if file.endswith(".json") else heading + text) for file, text in form.files(spec).items())
+    files = {file: text + more for file, text in headed}
     return Export(form.name, status, files, start)
 
 
@@ -120,10 +124,6 @@ def _heading(name: str, status: ExportStatus, start: str | None, spec: TrialSpec
         "# You add the rest: data, tokenizer, optimizer, training length, checkpoint paths.\n"
         f"{start_line}"
     )
-
-
-def _measured_lines(spec: TrialSpec) -> str:
-    return f"{_launch_line(spec)}{_routing_line(spec)}{_documents_line(spec)}"
 
 
 def _launch_line(spec: TrialSpec) -> str:
@@ -154,11 +154,6 @@ def _routing_line(spec: TrialSpec) -> str:
     if routing.skew is None:
         return ""
     return f"# Measured with measure.routing {routing}: leave the choice of experts to the router in a training.\n"
-
-
-def _with_heading(file: str, text: str, heading: str) -> str:
-    """Prepend the heading, except to JSON, which has no comments."""
-    return text if file.endswith(".json") else heading + text
 
 
 # -- the search's own trainer

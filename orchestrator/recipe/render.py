@@ -134,8 +134,10 @@ _RENDEZVOUS_SEVERAL = """\
 
 def readme(recipe: Recipe) -> str:
     """README.md: the result, the comparison, its confidence, what would change it, and how to start the training."""
+    of_layout = f"{recipe.measured.tokens_per_sec:,.0f} tokens/s"
+    headline = recipe.verdict["headline"] if recipe.verdict else of_layout
     sections = [
-        f"# {recipe.search_id}: {_headline(recipe)}",
+        f"# {recipe.search_id}: {headline}",
         *_origin(recipe),
         "\n".join(_facts(recipe)),
         "## Comparison\n\n" + "\n".join(_comparison(recipe)),
@@ -152,11 +154,6 @@ _WOULD_CHANGE = """\
 Another model, sequence length, global batch, precision, number of GPUs, interconnect, or version of PyTorch or of the
 engine: each can make another layout the fastest. `parlay replay` on this folder measures the layout{again} here and
 says whether the speed holds, and what differs."""
-
-
-def _headline(recipe: Recipe) -> str:
-    """The search's verdict; for a layout that is not its best the throughput."""
-    return recipe.verdict["headline"] if recipe.verdict else f"{recipe.measured.tokens_per_sec:,.0f} tokens/s"
 
 
 def _origin(recipe: Recipe) -> Iterator[str]:

@@ -13,7 +13,7 @@ from orchestrator.recipe.render import readme
 from orchestrator.recipe.write import rewrite_files
 from orchestrator.replay.replay import ReplayAnswer
 from search_spaces.errors import InputError
-from trials.trial import Flag, TrialSpec, utc_text
+from trials.trial import Flag, utc_text
 
 _log = logging.getLogger(__name__)
 
@@ -70,13 +70,10 @@ def _export(ran: LoadedRecipe, python: str, answer: ReplayAnswer, at: str) -> Ex
     elsewhere = any(difference.field == _DEVICE for difference in answer.differences)
     if ran.trainer is None or answer.detail is not None or elsewhere or Flag.UNPROVEN in answer.flags:
         return None
-    made = _export_of(ran.spec(), python)
-    if made is None or made.trainer not in {old["trainer"] for old in ran.recipe.exports}:
+    known = {old["trainer"] for old in ran.recipe.exports} - {"command"}
+    measured = (export for export in exports(ran.spec(), python) if export.status is ExportStatus.MEASURED)
+    made = next((export for export in measured if export.trainer in known), None)
+    if made is None:
         return None
     found = {"at": at, "tokens_per_sec": answer.measured, **answer.model_dump(mode="json", include=_FOUND)}
     return replace(made, replayed=found)
-
-
-def _export_of(spec: TrialSpec, python: str) -> Export | None:
-    measured = [e for e in exports(spec, python) if e.status is ExportStatus.MEASURED and e.trainer != "command"]
-    return measured[0] if measured else None
