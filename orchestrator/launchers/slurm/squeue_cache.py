@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,6 @@ from trials.files.folders import write_json
 LOCK_TIMEOUT_S = 35.0
 """A little longer than the longest query: the holder of the lock is running one."""
 
-_LOCK_POLL_S = 0.05
 _SCHEMA = "parlay.slurm-jobs/1"
 
 
@@ -87,28 +85,14 @@ class SqueueCache:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock, or go on without it where it cannot be acquired in time."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        _try_lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)  # releases the lock
+    from filelock import FileLock  # with asyncio, which verbs that query no Slurm do not need
 
-
-def _try_lock(descriptor: int) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(_LOCK_POLL_S)
-        except OSError:  # a file system without locks
-            return
+    with ExitStack() as held:
+        if path.parent.is_dir():  # else it would be created
+            with suppress(OSError, NotImplementedError):  # a timeout, a file system without locks
+                lock = FileLock(path, timeout=LOCK_TIMEOUT_S, mode=0o600, fallback_to_soft=False)
+                held.enter_context(lock)
+        yield
 
 
 _known: dict[Path, tuple[tuple[Any, ...], SqueueSnapshot]] = {}
