@@ -94,8 +94,8 @@ class SlurmPilotLauncher(SlurmBackend):
             adopted[key] = step.status.job_id or (pilot and pilot.job_id) or job_id or ""
         return adopted
 
-    def _open(self, search: SearchFolder) -> None:
-        if self._pool.load(search):
+    def _open(self, search: SearchFolder | None) -> None:
+        if search is not None and self._pool.load(search):
             for pilot in self._pool.pilots:
                 self._monitor.adopt_suspects(pilot, search)
 
@@ -237,8 +237,7 @@ class SlurmPilotLauncher(SlurmBackend):
     def reservation_node_s(self, time_limit_s: float, num_nodes: int) -> float:
         """Return the node-seconds of the shortest pilot for the attempt; 0 where there is one with room for it."""
         try:
-            if self._search is not None:
-                self._open(self._search)
+            self._open(self._search)
         except OSError as error:
             raise LaunchPostponed(f"the pilots' folder cannot be read: {error}") from error
         if any(self._has_room(pilot, time_limit_s, num_nodes) for pilot in self._pool.pilots if pilot.may_accept):
@@ -253,19 +252,16 @@ class SlurmPilotLauncher(SlurmBackend):
         return self._pool.ended()
 
     def cancel_waiting_pilot(self, name: str) -> bool:
-        if self._search is not None:
-            self._open(self._search)
+        self._open(self._search)
         return self._pool.cancel_waiting(name)
 
     def release(self, gives_up: bool = True) -> bool:
-        if self._search is not None:
-            self._open(self._search)
+        self._open(self._search)
         return self._pool.release(gives_up)
 
     def cancel_leftovers(self) -> list[str]:
         """Cancel pilots that wait or idle, left by a driver that was killed when the search had ended."""
-        if self._search is not None:
-            self._open(self._search)
+        self._open(self._search)
         left = [pilot for pilot in self._pool.pilots if not pilot.is_ended]
         unreached = self._drain_all(left)
         return [pilot.key for pilot in left if pilot.job_id in unreached or self._pool.may_be_submitted(pilot)]
