@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.rank_groups import preload_environment
 from orchestrator.launchers.slurm.job_files import job_request, write_job_files
-from orchestrator.launchers.slurm_pilot.allocation import Pilot
+from orchestrator.launchers.slurm_pilot.pilot import Pilot
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_fork_server_script
 from trials.fork_server.equality import CONTAINER_VARIABLE, PRELOAD_VARIABLE, is_safe

@@ -1,6 +1,6 @@
 """Slurm pilot launcher: attempts are concurrent job steps in allocations of the search, its pilots.
 
-Nodes are waited for once, and layouts are compared on the same nodes. Pilots are in allocations.py, their size and the
+Nodes are waited for once, and layouts are compared on the same nodes. Pilots are in pool.py, their size and the
 choice of nodes in sizing.py, steps in step_monitor.py, their status in step_status.py. The agent inside the allocation,
 which goes on without a driver, is trials/pilot.
 """
@@ -14,9 +14,9 @@ from functools import partial
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm.job_files import write_job_files
 from orchestrator.launchers.slurm.launcher import SlurmAccess, SlurmBackend
-from orchestrator.launchers.slurm_pilot.allocation import Pilot
-from orchestrator.launchers.slurm_pilot.allocations import CLOSE_WAIT_S, PilotPool
 from orchestrator.launchers.slurm_pilot.fork_servers import write_fork_servers
+from orchestrator.launchers.slurm_pilot.pilot import Pilot
+from orchestrator.launchers.slurm_pilot.pool import CLOSE_WAIT_S, PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import (
     ROOM_S,
     SLOW_START_S,

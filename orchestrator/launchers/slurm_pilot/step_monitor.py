@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.queries import SlurmQueries
-from orchestrator.launchers.slurm_pilot.allocation import Pilot
-from orchestrator.launchers.slurm_pilot.allocations import PilotPool
+from orchestrator.launchers.slurm_pilot.pilot import Pilot
+from orchestrator.launchers.slurm_pilot.pool import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules
 from orchestrator.launchers.slurm_pilot.step_status import (
     ended_step_status,

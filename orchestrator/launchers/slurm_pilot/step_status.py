@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.job_files import failure_excerpt, job_request, log_tail
 from orchestrator.launchers.slurm.job_status import describe_job, ended_status
-from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout_reason
 from orchestrator.launchers.slurm_pilot.fork_servers import stub_command, warm_environment
+from orchestrator.launchers.slurm_pilot.pilot import Pilot, startup_timeout_reason
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from slurm.srun_command import gpu_options

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.base import LaunchPostponed
-from orchestrator.launchers.slurm_pilot.allocations import PilotPool
+from orchestrator.launchers.slurm_pilot.pool import PilotPool
 from slurm.job_state import JobState
 from tests.rig import PilotBench, finish, nodes_asked
 from trials.pilot.files import StepFileKind, StepStart, write

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.slurm_pilot.allocation import Pilot
 from orchestrator.launchers.slurm_pilot.fork_servers import warm_environment, write_fork_servers
 from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.pilot import Pilot
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules, RemainingWork
 from slurm.client import SlurmClient
 from slurm.request import Container, JobOptions, Launch, Runtime

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from orchestrator.launchers.slurm_pilot.allocations import SILENT_S
+from orchestrator.launchers.slurm_pilot.pool import SILENT_S
 from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S
 from slurm.job_state import JobState
 from slurm.request import Container, JobOptions, JobRequest, Runtime

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
-from orchestrator.launchers.slurm_pilot.allocations import PilotPool
+from orchestrator.launchers.slurm_pilot.pool import PilotPool
 from orchestrator.launchers.slurm_pilot.sizing import RemainingWork, min_pilot_s
 from slurm.job_state import JobState
 from slurm.request import limit_min

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.launchers.slurm import job_files
 from orchestrator.launchers.slurm.submissions import CONFIRM_WINDOW_S
-from orchestrator.launchers.slurm_pilot import allocations, launcher
+from orchestrator.launchers.slurm_pilot import launcher, pool
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from tests.fake_slurm.client import FakeSlurm
@@ -44,9 +44,9 @@ KILL_POINTS: dict[str, dict[str, tuple[object, str, int]]] = {
         **ON_SLURM,
         "job.sh of a step": (launcher, "write_job_files", 2),
         "a step's request": (launcher, "write", 2),
-        "pilot.json": (allocations, "write", 1),
+        "pilot.json": (pool, "write", 1),
         "job.sh of a pilot": (job_files, "write_text", 1),
-        "job.json and job_end.json": (allocations, "write_json", 1),
+        "job.json and job_end.json": (pool, "write_json", 1),
         "sbatch --test-only": (FakeSlurm, "test", 1),
     },
 }

@@ -19,7 +19,7 @@ from orchestrator.launchers.slurm.job_files import may_exist, write_job_files
 from orchestrator.launchers.slurm.monitor import JobMonitor
 from orchestrator.launchers.slurm.queries import SlurmQueries
 from orchestrator.launchers.slurm.submissions import Submissions
-from orchestrator.launchers.slurm_pilot.allocation import (
+from orchestrator.launchers.slurm_pilot.pilot import (
     Pilot,
     pilot_job,
     pilot_request,
