@@ -281,6 +281,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         if request.param == "ray_warm":
             serve(launcher, root)
         yield ProcessBench(root, launcher)
+        runtime.close_fork_servers()  # an owner keeps those of two kinds, and each test has code of its own
     else:
         if request.param == "local_warm":
             light_code(tmp_path / "code")  # the stand-in trial takes its place in it
