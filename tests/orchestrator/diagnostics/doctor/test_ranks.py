@@ -254,7 +254,6 @@ PASSED = {
     "passed": True,
     "failed": [],
     "fingerprint": {"torch": "2.6.0"},
-    "detail": None,
 }
 
 
