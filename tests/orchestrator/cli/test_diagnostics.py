@@ -114,6 +114,31 @@ torch.distributed.all_reduce = lambda *arguments, **options: Done()
 """
 
 
+@pytest.mark.walks
+def test_a_case_that_ends_a_rank_is_the_one_that_fails_and_those_after_it_run(tmp_path):
+    """Rank 1 fails as soon as it may begin the case, while rank 0 writes what it found before."""
+    python = python_that_begins_with(BROKEN_CASE, tmp_path)
+    path = search_file(tmp_path, TINY_SEARCH)
+    answer = parlay("selftest", path, "--quick", "--set", f"trainer.python={python}", "--json", cwd=tmp_path)
+    assert answer.code == 3, answer.err
+    assert results_of(answer) == {name: name != "qkv-bias-sequence" for name in QUICK}
+
+
+BROKEN_CASE = """
+import os
+
+if os.environ.get("RANK") == "1":
+    from trials.ranks.report import Report
+
+    def enter(report, phase, enter=Report.enter):
+        enter(report, phase)
+        if phase == "qkv-bias-sequence":
+            raise ValueError("broken")
+
+    Report.enter = enter
+"""
+
+
 ON_TWO_NODES = {"baseline": ABSENT, "cluster": {"gpus_per_node": 1, "num_nodes": 2}, "launcher": {"kind": "slurm"}}
 HOUR = ("PartitionName=hour Nodes=ALL MaxTime=60 State=UP",)
 

@@ -11,15 +11,15 @@ import os
 import socket
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from search_spaces.model_shape import ModelShape
 from trials.diagnostics.selftest import (
     HANG_LIMIT_S,
     Case,
-    CaseResult,
     ExpectedResult,
+    RankTraining,
     ReferenceTraining,
     Results,
     case_spec,
@@ -53,55 +53,64 @@ def run_cases(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     prepare_process(_spec_of(cases[0], spec), os.environ)
     from trials.train.parallel.device import open_device
 
-    device, references, found = open_device(spec, env.local_rank), _References(), Results()
+    device = open_device(spec, env.local_rank)
+    judge = _Judge(folder, device)
     for number, case in enumerate(cases):
         place = AttemptFolder(folder.path / "cases" / f"{number:03d}")
         place.path.mkdir(parents=True, exist_ok=True)
         report.enter(case.name)
-        if case.expected is not ExpectedResult.AGREES:
+        if case.expected is ExpectedResult.AGREES:
+            _compare(case, _spec_of(case, spec), place, env, device, judge)
+        else:
             _fail(case, spec, folder, env, report)
-        elif (result := _compare(case, _spec_of(case, spec), place, env, device, references)) is not None:
-            software = found.fingerprint or _fingerprint(_spec_of(case, spec), device)
-            found = replace(found, results=(*found.results, result), fingerprint=software)
-            found.write(folder.path)
-    return found
+    return judge.results
 
 
 def _spec_of(case: Case, spec: TrialSpec, measure: MeasureRules | None = None) -> TrialSpec:
     return case_spec(case, spec.accelerator, spec.gpus_per_node, measure)
 
 
-class _References:
-    """The plain GPT's training of each model and precision, once."""
+class _Judge:
+    """Rank 0's comparisons, with the plain GPT's training of each model and precision, once."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[ModelShape, str], ReferenceTraining] = {}
+    def __init__(self, folder: AttemptFolder, device: Device):
+        self.results = Results()
+        self._folder = folder
+        self._device = device
+        self._references: dict[tuple[ModelShape, str], ReferenceTraining] = {}
 
-    def of(self, case: Case, device: Device) -> ReferenceTraining:
+    def compare(self, case: Case, spec: TrialSpec, trained: Sequence[RankTraining], began: float) -> None:
+        """Add and write the result of a case that began then."""
+        result = judge_case(case, spec.accelerator, trained, self._reference(case), time.monotonic() - began)
+        known = self.results.fingerprint or _fingerprint(spec, self._device)
+        self.results = Results((*self.results.results, result), known)
+        self.results.write(self._folder.path)
+
+    def _reference(self, case: Case) -> ReferenceTraining:
         from trials.train.selftest.training import train_reference
 
         key = case.model, case.layout.precision
-        if key not in self._known:
-            self._known[key] = train_reference(case, device)
-        return self._known[key]
+        if key not in self._references:
+            self._references[key] = train_reference(case, self._device)
+        return self._references[key]
 
 
 def _compare(
-    case: Case, spec: TrialSpec, place: AttemptFolder, env: RankEnvironment, device: Device, references: _References
-) -> CaseResult | None:
-    """Train the case on all ranks and compare it on rank 0, for which the others wait; None on these."""
+    case: Case, spec: TrialSpec, place: AttemptFolder, env: RankEnvironment, device: Device, judge: _Judge
+) -> None:
+    """Train the case on all ranks. They go on once rank 0 has written its result: it would be lost with a rank that the
+    next case ends."""
     from trials.train.parallel.gather import barrier, gather_alike
     from trials.train.selftest.training import STEPS, train_layout
 
     began = time.monotonic()
     trained = gather_alike(train_layout(spec, place, env, device, STEPS), device.torch_device)
-    reference = references.of(case, device) if env.rank == 0 else None
+    if env.rank == 0:
+        judge.compare(case, spec, trained, began)
     device.synchronize()
     barrier(device.torch_device)
+    device.synchronize()
     _leave_world()
-    if reference is None:
-        return None
-    return judge_case(case, spec.accelerator, trained, reference, time.monotonic() - began)
 
 
 def _leave_world() -> None:
