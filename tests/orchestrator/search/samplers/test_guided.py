@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("silent")]  # no sampler
 
 MODEL = gpt(32, 4096, 32)
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
-ON_CPU = Cluster(ACCELERATORS["cpu"], 8, 4)
 TASK = TuningTask(MODEL, CLUSTER)
 LAYOUTS = [
     Layout(
@@ -187,14 +186,6 @@ def test_trials_in_flight_are_none_of_the_dozen_after_which_a_large_gain_alone_c
     is_enough = lambda history: sum(told.value is not None for told in history) >= 4  # noqa: E731
     history = asked_until(asked, SimulatedCluster(data_parallel=30), is_enough)
     assert not asked.has_converged([*history, *map(TrialFeedback, asked.ask(MANY_TRIALS, history))])
-
-
-@pytest.mark.parametrize(
-    ("cluster", "limit_gib", "capacity_gib"),
-    [(CLUSTER, None, 79.15 - 1.5), (CLUSTER, 20, 20), (ON_CPU, None, None), (ON_CPU, 2, 2)],
-)
-def test_memory_that_a_rank_may_take_is_the_lesser_of_the_devices_and_the_users(cluster, limit_gib, capacity_gib):
-    assert TuningTask(MODEL, cluster, memory_limit_gib=limit_gib).capacity_gib == pytest.approx(capacity_gib)
 
 
 def test_values_are_expected_in_the_objectives_own_unit():
