@@ -236,7 +236,8 @@ def test_whatever_comes_between_a_trials_end_and_which_is_the_best_the_search_en
         one.run()
     search = one.run()
     assert (search.state, search.best_trial) == (SearchState.COMPLETED, "t0001")
-    assert json.loads(one.folder.best.read_text())["trial"] == "t0001"
+    [incumbent] = json.loads(one.folder.best.read_text())["incumbents"]
+    assert incumbent["trial"] == "t0001"
 
 
 @pytest.mark.parametrize("kind", [EventKind.SEARCH_STATE, EventKind.TRIAL_ENDED])
