@@ -57,8 +57,8 @@ FIRST, EVERY = 100, 300
 ANSWER_S = 0.02
 """Simulated seconds of a command, so that later submissions are newer than earlier answers."""
 
-QUESTIONS = ("jobs", "accounted_jobs")
-COMMANDS = ("settings", "submit", "describe", "cancel")
+QUESTIONS = ("jobs", "jobs_on", "accounted_jobs")
+COMMANDS = ("settings", "association_limits", "leaves", "submit", "describe", "cancel")
 """Calls of the Slurm client: those that ask squeue and sacct, and those that stand for other commands."""
 
 CPUS_PER_NODE = 64

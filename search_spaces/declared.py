@@ -36,7 +36,8 @@ def declared_fields(kind: type) -> Mapping[str, Field[Any]]:
 @cache
 def field_types(kind: type) -> Mapping[str, Any]:
     """Type of each field of a dataclass, without the None that it may be, too."""
-    return {name: _without_none(hint) for name, hint in get_type_hints(kind).items()}
+    hints = get_type_hints(kind)
+    return {one.name: _without_none(hints[one.name]) for one in fields(kind)}
 
 
 def _without_none(hint: Any) -> Any:

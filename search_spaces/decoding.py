@@ -105,27 +105,32 @@ def encode(value: Any, *names: str) -> Any:
 
     A field whose class has a `to_json` is encoded by that.
     """
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if isinstance(value, Enum):
-        return value.value
-    for plain in (str, int, float):
-        if isinstance(value, plain):  # a class of its own, such as torch's of its version
-            return plain(value)
-    if isinstance(value, Mapping):
-        return {key: part if type(part) in _PLAIN else encode(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [part if type(part) in _PLAIN else encode(part) for part in value]
-    if is_dataclass(value) and (names or isinstance(value, JsonObject) or not hasattr(value, "to_json")):
-        return _encode_fields(value, names)
-    return value.to_json() if hasattr(value, "to_json") else value
+    kind: Any = type(value)
+    return _encode_fields(value, names) if names else _encoder(kind)(value)
 
 
 _PLAIN = {str, int, float, bool, NoneType}
 
 
-def _encode_fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+@cache
+def _encoder(kind: type) -> Callable[[Any], Any]:
+    """What makes plain JSON of the values of a class."""
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    for plain in (str, int, float):
+        if issubclass(kind, plain) and kind not in _PLAIN:  # a class of its own, such as torch's of its version
+            return plain
+    if issubclass(kind, Mapping):
+        return lambda value: {key: encode(part) for key, part in value.items()}
+    if issubclass(kind, (list, tuple)):
+        return lambda value: [encode(part) for part in value]
+    if is_dataclass(kind) and (issubclass(kind, JsonObject) or not hasattr(kind, "to_json")):
+        return _encode_fields
+    to_json: Callable[[Any], Any] = getattr(kind, "to_json", lambda value: value)
+    return to_json
+
+
+def _encode_fields(value: Any, names: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of a dataclass, beside its schema; or those that are named, without."""
     kind: Any = type(value)
     forms = _forms_of(kind)
@@ -173,8 +178,8 @@ def decode(kind: type[T], data: Any) -> T:
     if (schema := getattr(kind, "SCHEMA", None)) is not None:
         require_schema(data, schema)
         data = {name: value for name, value in data.items() if name != "schema"}
-    types = require_fields(kind, data)
-    return kind(**{name: decode_value(types[name], value, name) for name, value in data.items()})
+    require_fields(kind, data)
+    return kind(**decode_fields(kind, data))
 
 
 def require_schema(data: Any, schema: str) -> None:
@@ -187,8 +192,8 @@ def require_schema(data: Any, schema: str) -> None:
 
 def decode_fields(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
     """The values of these fields of a dataclass, which may be some of them. ValueError as `decode`."""
-    types = _fields_of(kind)[0]
-    return {name: decode_value(types[name], value, name) for name, value in data.items()}
+    decoders = _decoders_of(kind)
+    return {name: decoders[name](value, name) for name, value in data.items()}
 
 
 def require_fields(kind: type, data: Any) -> Mapping[str, Any]:
@@ -221,91 +226,168 @@ def _fields_of(kind: type) -> tuple[Mapping[str, Any], frozenset[str]]:
 def decode_value(kind: Any, value: Any, name: str) -> Any:
     """The value of a type that a field may have; a TypedDict that may lack keys may have others. ValueError with the
     name for any other."""
-    if type(value) is kind and kind in _PLAIN and (kind is not float or abs(value) <= LARGEST_NUMBER):
-        return value
-    origin, inner = _parts_of(kind)
+    return _decoder(kind)(value, name)
+
+
+Decoder = Callable[[Any, str], Any]
+"""Gives a value its type, or raises ValueError with the name of its field."""
+
+
+@cache
+def _decoders_of(kind: type) -> Mapping[str, Decoder]:
+    """Decoders of a dataclass's fields, by name."""
+    return {name: _decoder(one) for name, one in _fields_of(kind)[0].items()}
+
+
+@cache
+def _decoder(kind: Any) -> Decoder:
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value, name: value
     if origin is Annotated:
-        return _decode_annotated(kind, value, name)
-    if kind is Any or (value is None and NoneType in inner):
-        return value
+        return _decoder_within(*inner)
     if origin in (Union, UnionType):
-        return _decode_one_of(_alternatives(kind), value, name)
-    if is_typeddict(kind) and isinstance(value, Mapping):
-        return _decode_typed_dict(kind, value, name)
-    if origin is list and isinstance(value, (list, tuple)):
-        return [decode_value(inner[0], part, name) for part in value]
-    if origin is tuple and isinstance(value, (list, tuple)):
-        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
-        if len(kinds) == len(value):
-            return tuple(decode_value(one, part, name) for one, part in zip(kinds, value, strict=True))
-    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        parts = {decode_value(inner[0], key, f"a name of {name}"): part for key, part in value.items()}
-        return {key: decode_value(inner[1], part, f"{name}.{key:.40}") for key, part in parts.items()}
-    elif origin is None and hasattr(kind, "from_json") and not issubclass(kind, JsonObject):
-        return kind.from_json(value)
-    elif isinstance(kind, type) and is_dataclass(kind):
-        return _decode_inner(kind, value, name)
-    elif origin is None and issubclass(kind, Enum):
-        with suppress(ValueError):
-            return kind(value)
-    elif kind is float:
+        return _decoder_of_one(inner)
+    if is_typeddict(kind):
+        return _decoder_of_typed_dict(kind)
+    if origin is list:
+        return _decoder_of_list(kind, _decoder(inner[0]))
+    if origin is tuple:
+        return _decoder_of_tuple(kind, inner)
+    if origin is not None:
+        return _decoder_of_mapping(kind, *map(_decoder, inner))
+    if hasattr(kind, "from_json") and not issubclass(kind, JsonObject):
+        return lambda value, name: kind.from_json(value)
+    if is_dataclass(kind):
+        return _decoder_of_dataclass(kind)
+    return _decoder_of_enum(kind) if issubclass(kind, Enum) else _decoder_of_plain(kind)
+
+
+def _decoder_of_plain(kind: type) -> Decoder:
+    def decode_number(value: Any, name: str) -> Any:
         if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:
             return value
-    elif type(value) is kind:
-        return value
-    raise ValueError(f"{name} is {value!r:.80}, not {getattr(kind, '__name__', kind)}")
+        raise _wrong_type(kind, value, name)
+
+    def decode_plain(value: Any, name: str) -> Any:
+        if type(value) is kind:
+            return value
+        raise _wrong_type(kind, value, name)
+
+    return decode_number if kind is float else decode_plain
 
 
-@cache
-def _parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    return get_origin(kind), get_args(kind)
+def _wrong_type(kind: Any, value: Any, name: str) -> ValueError:
+    return ValueError(f"{name} is {value!r:.80}, not {getattr(kind, '__name__', kind)}")
 
 
-@cache
-def _alternatives(union: Any) -> tuple[Any, ...]:
-    return tuple(one for one in get_args(union) if one is not NoneType)
+def _decoder_of_enum(kind: type[Enum]) -> Decoder:
+    def decode_member(value: Any, name: str) -> Enum:
+        try:
+            return kind(value)
+        except ValueError:
+            raise _wrong_type(kind, value, name) from None
+
+    return decode_member
 
 
-@cache
-def _annotation_of(kind: Any) -> tuple[Any, WrittenAs | None, tuple[Bound, ...]]:
-    """Type, form and bounds of an `Annotated`."""
-    plain, *extras = get_args(kind)
+def _decoder_of_list(kind: Any, decode_part: Decoder) -> Decoder:
+    def decode_list(value: Any, name: str) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
+            raise _wrong_type(kind, value, name)
+        return [decode_part(part, name) for part in value]
+
+    return decode_list
+
+
+def _decoder_of_tuple(kind: Any, inner: tuple[Any, ...]) -> Decoder:
+    parts = [_decoder(one) for one in inner if one is not ...]
+
+    def decode_tuple(value: Any, name: str) -> tuple[Any, ...]:
+        if isinstance(value, (list, tuple)):
+            decoders = parts * len(value) if inner[1:] == (...,) else parts
+            if len(decoders) == len(value):
+                return tuple(decode_part(part, name) for decode_part, part in zip(decoders, value, strict=True))
+        raise _wrong_type(kind, value, name)
+
+    return decode_tuple
+
+
+def _decoder_of_mapping(kind: Any, decode_key: Decoder, decode_part: Decoder) -> Decoder:
+    def decode_mapping(value: Any, name: str) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise _wrong_type(kind, value, name)
+        parts = {decode_key(key, f"a name of {name}"): part for key, part in value.items()}
+        return {key: decode_part(part, f"{name}.{key:.40}") for key, part in parts.items()}
+
+    return decode_mapping
+
+
+def _decoder_of_typed_dict(kind: Any) -> Decoder:
+    decoders = {key: _decoder(one) for key, one in _types_of(kind).items()}
+    required, decode_any = kind.__required_keys__, _decoder(Any)
+
+    def decode_typed_dict(value: Any, name: str) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise _wrong_type(kind, value, name)
+        for key in required:
+            if key not in value:
+                raise ValueError(f"{name}.{key} is missing")
+        for key in value:
+            if required and key not in decoders:
+                raise ValueError(f"{name}.{key:.40} is not one of {', '.join(decoders)}")
+        return {key: decoders.get(key, decode_any)(part, f"{name}.{key:.40}") for key, part in value.items()}
+
+    return decode_typed_dict
+
+
+def _decoder_of_dataclass(kind: Any) -> Decoder:
+    def decode_inner(value: Any, name: str) -> Any:
+        try:
+            return decode(kind, value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    return decode_inner
+
+
+def _decoder_of_one(kinds: Sequence[Any]) -> Decoder:
+    """Decoder of a union: the first type that the value has."""
+    *others, last = (_decoder(one) for one in kinds if one is not NoneType)
+    may_be_none = NoneType in kinds
+
+    def decode_one(value: Any, name: str) -> Any:
+        if value is None and may_be_none:
+            return None
+        for decode_other in others:
+            with suppress(ValueError):
+                return decode_other(value, name)
+        return last(value, name)
+
+    return decode_one
+
+
+def _decoder_within(plain: Any, *extras: Any) -> Decoder:
+    """Decoder of an `Annotated`: by its form if it has one, within its bounds."""
     form = next((extra for extra in extras if isinstance(extra, WrittenAs)), None)
-    return plain, form, tuple(extra for extra in extras if isinstance(extra, Bound))
+    decode_unbound = _decoder(plain) if form is None else _decoder_of_form(form)
+    bounds = tuple(extra for extra in extras if isinstance(extra, Bound))
+
+    def decode_within(value: Any, name: str) -> Any:
+        found = decode_unbound(value, name)
+        for bound in bounds:
+            if not bound.fulfils(found):
+                raise ValueError(f"{name} is {value!r:.80}, not {bound.words}")
+        return found
+
+    return decode_within
 
 
-def _decode_annotated(kind: Any, value: Any, name: str) -> Any:
-    plain, form, bounds = _annotation_of(kind)
-    try:
-        found = decode_value(plain, value, name) if form is None else form.read(value)
-    except ValueError as error:
-        raise error if form is None else ValueError(f"{name}: {error}") from error
-    for bound in bounds:
-        if not bound.fulfils(found):
-            raise ValueError(f"{name} is {value!r:.80}, not {bound.words}")
-    return found
+def _decoder_of_form(form: WrittenAs) -> Decoder:
+    def decode_form(value: Any, name: str) -> Any:
+        try:
+            return form.read(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
 
-
-def _decode_typed_dict(kind: Any, value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    types, required = _types_of(kind), kind.__required_keys__
-    for key in required:
-        if key not in value:
-            raise ValueError(f"{name}.{key} is missing")
-    for key in value:
-        if required and key not in types:
-            raise ValueError(f"{name}.{key:.40} is not one of {', '.join(types)}")
-    return {key: decode_value(types.get(key, Any), part, f"{name}.{key:.40}") for key, part in value.items()}
-
-
-def _decode_inner(kind: type[T], value: Any, name: str) -> T:
-    try:
-        return decode(kind, value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _decode_one_of(kinds: Sequence[Any], value: Any, name: str) -> Any:
-    for kind in kinds[:-1]:
-        with suppress(ValueError):
-            return decode_value(kind, value, name)
-    return decode_value(kinds[-1], value, name)
+    return decode_form

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from search_spaces.declared import declared, declared_fields, field_types, require_declared
-from search_spaces.decoding import decode
+from search_spaces.decoding import JsonObject
 from search_spaces.errors import InputError, format_value
 from search_spaces.layouts.layout import Layout
 
@@ -27,7 +27,7 @@ def _size(description: str, default: Any = MISSING, ge: int = 1, le: int = 10**9
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ModelShape(JsonObject):
     """A decoder-only transformer; a field's declaration says what it is.
 
     The head never has biases. Queries and keys are normalised by head before they are rotated. A window has
@@ -525,14 +525,6 @@ class ModelShape:
         modules = sum(2 * self.recomputed_parameters(module) for module in layout.modules_recomputed)
         scores = core_attention * ("core_attn" in layout.modules_recomputed)
         return self.model_flops_per_token + layers + self.num_layers * (modules + scores)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ModelShape:
-        """The inverse of `to_json`. ValueError for anything else."""
-        return decode(cls, data)
 
 
 RESOLVED_FIELDS: Mapping[str, str] = {

@@ -187,7 +187,7 @@ def _agree(found: Mapping[str, Any], reference: Mapping[str, Any], names: Iterab
 
 
 def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> AttemptResult:
-    fault = outcome_fault(spec, outcome)
+    fault = _fault_of_decoded(spec, outcome)
     if fault is not None:
         return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
     if outcome.status is OutcomeStatus.MEASURED:
@@ -225,11 +225,20 @@ def _with_flags(outcome: Outcome, status: LaunchStatus) -> Outcome:
 
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
-    """The reason why this outcome cannot be believed; None where it can.
+    """The reason why an outcome made by this process cannot be believed; None where it can.
 
-    Checked are identity, plausibility of numbers and proof of the layout. A pruned trial's numbers are checked alike,
-    since they bound its layout's throughput.
+    Checked are types and bounds, identity, plausibility of numbers and proof of the layout. A pruned trial's numbers
+    are checked alike, since they bound its layout's throughput.
     """
+    try:
+        Outcome.from_json(outcome.to_json())
+    except ValueError as error:
+        return str(error)
+    return _fault_of_decoded(spec, outcome)
+
+
+def _fault_of_decoded(spec: TrialSpec, outcome: Outcome) -> str | None:
+    """As `outcome_fault`, of an outcome whose types and bounds the codec has checked."""
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
@@ -252,10 +261,6 @@ def _fabric_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome, metrics: MeasuredMetrics) -> str | None:
-    try:
-        Outcome.from_json(outcome.to_json())
-    except ValueError as error:
-        return str(error)
     if metrics.measured_steps < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
         return f"{metrics.measured_steps} measured steps, at least {spec.measure.min_steps} are required"
     if spec.measure.energy and metrics.joules_per_token is None and outcome.status is OutcomeStatus.MEASURED:
@@ -310,15 +315,15 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
 
     Logs of third-party trainers do not show the optimizer's share.
     """
-    layout = spec.layout
-    own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == PARLAY else {}
+    layout, parameters = spec.layout, spec.model.parameters
+    own = {"optimizer_parameters_sum": parameters} if spec.trainer["kind"] == PARLAY else {}
     of_all = {
         "world_size": spec.num_gpus,
         **{name: getattr(layout, name) for name in DEGREES.values()},
         **{name: degree for name in OTHER_DEGREES.values() if (degree := getattr(layout, name)) > 1},
         **{name: getattr(layout, name) for name in EXPERT_GROUPS if spec.model.num_experts is not None},
-        "parameters": spec.model.parameters,
-        "local_parameters_sum": spec.model.parameters,
+        "parameters": parameters,
+        "local_parameters_sum": parameters,
         "micro_batches_per_step": layout.grad_accum_steps,
     }
     return of_all | own
