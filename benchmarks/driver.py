@@ -240,7 +240,14 @@ class Service:
         history = EventStore(folder.search_id, journal, ledger, 2, self.slurm.now)
         options = spec.launcher.slurm.job_options()
         launcher = SlurmLauncher(
-            SlurmAccess(self.slurm, options, PollBackoff(POLL_S), self._answer.jobs, handover=folder.launcher)
+            SlurmAccess(
+                self.slurm,
+                options,
+                PollBackoff(POLL_S),
+                self._answer.jobs,
+                handover=folder.launcher,
+                jobs_on=self._answer.jobs_on,
+            )
         )
         self._iteration_interval_s = launcher.iteration_interval_s
         sampler = make_sampler(spec.search.sampler, candidates_of(spec).layouts, task, spec.search.seed)

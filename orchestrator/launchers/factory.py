@@ -100,7 +100,7 @@ def _slurm_of(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SqueueCache(client, folder, cluster_key(os.environ))
     options = job_options(section, cluster)
-    access = SlurmAccess(client, options, PollBackoff(floor_s), shared.jobs, handover=handover)
+    access = SlurmAccess(client, options, PollBackoff(floor_s), shared.jobs, handover=handover, jobs_on=shared.jobs_on)
     if rules is None or remaining_work is None:
         return SlurmLauncher(access), remark
     return SlurmPilotLauncher(access, rules, remaining_work), remark

@@ -30,7 +30,8 @@ class SlurmAccess:
     """Slurm as the attempts of a search meet it: submissions to `slurm` with the user's `options`.
 
     `jobs` returns all the user's jobs from a query of at most the given age: one query for all attempts of all
-    searches, no more often than `backoff` allows, valid until the next one. `sleep` waits on Slurm's clock. `handover`
+    searches, no more often than `backoff` allows, valid until the next one; `jobs_on` everybody's on some nodes, by
+    default from a query of its own. `sleep` waits on Slurm's clock. `handover`
     is the file in the search's folder in which a driver leaves uncertain jobs to the next.
     """
 
@@ -40,6 +41,7 @@ class SlurmAccess:
     jobs: Callable[[float], SqueueSnapshot]
     sleep: Callable[[float], None] = time.sleep
     handover: Path | None = None
+    jobs_on: Callable[[Sequence[str], float], SqueueSnapshot] | None = None
 
 
 class SlurmBackend(Launcher):
@@ -51,7 +53,7 @@ class SlurmBackend(Launcher):
         self._sleep = access.sleep
         self._handover = HandoverFile(access.handover, slurm.monotonic, slurm.now)
         has_whole_nodes = access.options.exclusive is True
-        self._queries = SlurmQueries(slurm, access.backoff, access.jobs, has_whole_nodes)
+        self._queries = SlurmQueries(slurm, access.backoff, access.jobs, has_whole_nodes, access.jobs_on)
         self.iteration_interval_s = self._queries.iteration_interval_s(self.iteration_interval_s)
 
     def now(self) -> float:

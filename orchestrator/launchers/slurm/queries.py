@@ -49,7 +49,8 @@ class PollBackoff:
 class SlurmQueries:
     """One squeue for all attempts of all searches, no more often than `backoff` allows. Times are `Slurm.monotonic`'s.
 
-    `jobs` returns all the user's jobs from a query of at most the given age. `answer` is the last one, queried at
+    `jobs` returns all the user's jobs from a query of at most the given age, `jobs_on` everybody's on some nodes, by
+    default from a query of its own. `answer` is the last one, queried at
     `asked_at`; None before the first and while Slurm does not answer, of which `error_message` says why. `has_news` is
     set by every refresh, also a failed one, and cleared by its reader. Jobs with `whole_nodes` have no neighbours.
     """
@@ -60,6 +61,7 @@ class SlurmQueries:
         backoff: PollBackoff,
         jobs: Callable[[float], SqueueSnapshot],
         whole_nodes: bool = False,
+        jobs_on: Callable[[Sequence[str], float], SqueueSnapshot] | None = None,
     ):
         self.answer: SqueueSnapshot | None = None
         self.asked_at = 0.0
@@ -69,6 +71,7 @@ class SlurmQueries:
         self._slurm = slurm
         self._backoff = backoff
         self._jobs = jobs
+        self._jobs_on = jobs_on or (lambda nodes, _: SqueueSnapshot(slurm.jobs_on(nodes), slurm.now(), 0.0))
         self._whole_nodes = whole_nodes
         self._settings: SlurmSettings | None = None
         self._settings_again_at = 0.0
@@ -191,9 +194,10 @@ class SlurmQueries:
         """Return all jobs on the nodes of the user's jobs in the last answer; () while Slurm does not answer."""
         if self._neighbours is None and self.answer is not None:
             nodes = sorted({node for job in self.answer.jobs for node in job.nodes})
+            age_s = max(0.0, self._slurm.now() - self.answer.asked_at)  # of the same moment, or newer
             self._neighbours = ()
             with suppress(SlurmUnreachable):
-                self._neighbours = self._slurm.jobs_on(nodes) if nodes else ()
+                self._neighbours = self._jobs_on(nodes, age_s).jobs if nodes else ()
         return self._neighbours or ()
 
     def accounted_jobs(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:

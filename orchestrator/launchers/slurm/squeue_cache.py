@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ LOCK_TIMEOUT_S = 35.0
 """A little longer than the longest query: the holder of the lock is running one."""
 
 _SCHEMA = "parlay.slurm-jobs/1"
+
+Query = Callable[[], tuple[JobSnapshot, ...]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class SqueueSnapshot:
 
 
 class SqueueCache:
-    """Cached `Slurm.jobs` of one cluster for several processes: queried as often as the most demanding of them needs.
+    """Cached answers of one cluster's squeue for several processes: queried as often as the most demanding of them
+    needs.
 
     Any number of processes may share the folder, also from different nodes; it should be the user's own (0700). The
     file (0600) is used only if it is the user's own, private, complete, and of this cluster and user; otherwise it is
@@ -56,29 +59,36 @@ class SqueueCache:
         self._slurm = slurm
         self._key = [*key, slurm.user]
         self._clock = clock or (lambda: time.time())
-        name = hashlib.sha256(json.dumps(self._key).encode()).hexdigest()[:16]
-        self._file = folder / f"squeue-{name}.json"
-        self._lock = folder / f"squeue-{name}.lock"
+        self._path = folder / f"squeue-{hashlib.sha256(json.dumps(self._key).encode()).hexdigest()[:16]}"
 
     def jobs(self, max_age_s: float) -> SqueueSnapshot:
-        """Return jobs from a query at most `max_age_s` old; 0 always queries. Raises SlurmUnreachable."""
-        answer = self._recent(max_age_s)
+        """Return the user's jobs from a query at most `max_age_s` old; 0 always queries. Raises SlurmUnreachable."""
+        return self._answer(self._path, self._key, self._slurm.jobs, max_age_s)
+
+    def jobs_on(self, nodes: Sequence[str], max_age_s: float) -> SqueueSnapshot:
+        """Return all users' jobs on these nodes, as `jobs`. The answer for one list of nodes is kept."""
+        path = self._path.with_name(f"{self._path.name}-nodes")
+        return self._answer(path, [*self._key, *nodes], partial(self._slurm.jobs_on, nodes), max_age_s)
+
+    def _answer(self, path: Path, key: Sequence[str], query: Query, max_age_s: float) -> SqueueSnapshot:
+        file = path.with_suffix(".json")
+        answer = self._recent(file, key, max_age_s)
         if answer is not None:
             return answer
-        with _locked(self._lock):
-            answer = self._recent(max_age_s)  # another process may have queried while this one waited
-            return self._ask() if answer is None else answer
+        with _locked(path.with_suffix(".lock")):
+            answer = self._recent(file, key, max_age_s)  # another process may have queried while this one waited
+            return self._ask(file, key, query) if answer is None else answer
 
-    def _recent(self, max_age_s: float) -> SqueueSnapshot | None:
-        answer = _read(self._file, self._key) if max_age_s > 0 else None
+    def _recent(self, file: Path, key: Sequence[str], max_age_s: float) -> SqueueSnapshot | None:
+        answer = _read(file, key) if max_age_s > 0 else None
         # A negative age means that a clock was set back, or differs between nodes: the age is unknown.
         return answer if answer is not None and 0 <= self._clock() - answer.asked_at <= max_age_s else None
 
-    def _ask(self) -> SqueueSnapshot:
+    def _ask(self, file: Path, key: Sequence[str], query: Query) -> SqueueSnapshot:
         asked_at, start = self._clock(), time.monotonic()
-        answer = SqueueSnapshot(self._slurm.jobs(), asked_at, time.monotonic() - start)
+        answer = SqueueSnapshot(query(), asked_at, time.monotonic() - start)
         with suppress(OSError):  # the cache only saves queries
-            write_json(self._file, {"schema": _SCHEMA, "key": self._key, **encode(answer)})
+            write_json(file, {"schema": _SCHEMA, "key": list(key), **encode(answer)})
         return answer
 
 

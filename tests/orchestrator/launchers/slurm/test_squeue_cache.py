@@ -2,7 +2,7 @@ import json
 import multiprocessing
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,9 @@ class CountingSlurm:
             raise SlurmUnreachable("down")
         return self.answer
 
+    def jobs_on(self, nodes: Sequence[str]) -> tuple[JobSnapshot, ...]:
+        return tuple(job for job in self.jobs() if {*job.nodes} & {*nodes})
+
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -51,6 +54,17 @@ def test_a_second_driver_takes_the_first_ones_answer_while_it_is_young_enough(tm
     clock["now"] += 0.5
     assert shared(second, tmp_path).jobs(30.0).jobs == ()
     assert second.asked == 1
+
+
+def test_jobs_on_nodes_are_shared_as_the_users_own_are_for_the_same_nodes(tmp_path, clock):
+    slurm = CountingSlurm(JOB, ODD)
+    assert shared(slurm, tmp_path).jobs(30.0).jobs == (JOB, ODD)
+    clock["now"] += 1.0
+    for driver in [shared(slurm, tmp_path)] * 3:
+        assert driver.jobs_on(["n1"], 1.0).jobs == (JOB,)
+    assert slurm.asked == 2
+    assert shared(slurm, tmp_path).jobs_on(["n3"], 1.0).jobs == ()
+    assert slurm.asked == 3
 
 
 @pytest.mark.parametrize(
