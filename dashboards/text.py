@@ -44,8 +44,21 @@ def lines_for(stream: TextIO, text: str) -> str:
 
 
 def with_full_stop(words: str) -> str:
-    """Words as a sentence."""
+    """Words with the full stop of a sentence."""
     return words if words.endswith((".", "!", "?")) else f"{words}."
+
+
+def sentence_of(words: str) -> str:
+    """Words as a sentence."""
+    return with_full_stop(upper_first(words))
+
+
+def upper_first(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def lower_first(words: str) -> str:
+    return words[0].lower() + words[1:]
 
 
 def cut_word(word: str, most: int, differs_from: int | None = None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import describe_ending
-from dashboards.text import printable, with_full_stop
+from dashboards.text import lower_first, printable, upper_first, with_full_stop
 from dashboards.trial_text import (
     advice_after,
     describe_failure,
@@ -101,7 +101,7 @@ def explanation_lines(view: SearchView) -> list[str]:
     found = explanation_of(view) if view.verdict.is_ended else None
     if found is None or not found.sentences:
         return describe_failures(view.search)
-    return [f"{found.title[0].lower()}{found.title[1:]}:", *(f"  {sentence}" for sentence in found.sentences)]
+    return [f"{lower_first(found.title)}:", *(f"  {sentence}" for sentence in found.sentences)]
 
 
 def _baseline_failure(baseline: Trial, search: SearchRecord) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _shared(trials: Sequence[Trial], reason: FailureReason, attempts: Sequence[A
 def describe_pattern(pattern: FailurePattern) -> str:
     """Sentence for the axis values that failed layouts have more often than others."""
     label = policy_of(pattern.reason).label
-    of_failed = f"{label[0].upper()}{label[1:]}: {pattern.num_with} of {pattern.num_failed}"
+    of_failed = f"{upper_first(label)}: {pattern.num_with} of {pattern.num_failed}"
     of_others = f"{pattern.others_with} of the {pattern.num_others} that ran"
     return f"{of_failed} had {describe_condition(pattern.condition)}, and {of_others}."
 

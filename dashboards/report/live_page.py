@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from dashboards.report.html import Page, html_page
 from dashboards.search_rows import SearchListRow
-from dashboards.text import printable
+from dashboards.text import printable, sentence_of
 from trials.files.text import plural
 
 _STYLES = ("page.css", "service.css")
@@ -66,7 +66,7 @@ def searches_page(
 
 def message_page(title: str, *sentences: str | None, goes_to: str | None = None, leads_home: bool = False) -> Page:
     """Page of a few sentences that redirects to `goes_to`, or links to the list of searches."""
-    shown = [_as_sentence(printable(text)) for text in sentences if text]
+    shown = [sentence_of(printable(text)) for text in sentences if text]
     return html_page(
         "message.html.jinja",
         printable(title),
@@ -75,8 +75,3 @@ def message_page(title: str, *sentences: str | None, goes_to: str | None = None,
         goes_to=goes_to,
         leads_home=leads_home,
     )
-
-
-def _as_sentence(text: str) -> str:
-    """Error message as a sentence: errors begin in lower case and end without a full stop."""
-    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")

@@ -10,7 +10,7 @@ from dashboards.fabric_check_text import describe_fabric_check
 from dashboards.search_view import SearchView, recorded_section
 from dashboards.terminal.headline import describe_ending
 from dashboards.terminal.progress import describe_node_time
-from dashboards.text import with_full_stop
+from dashboards.text import sentence_of, upper_first, with_full_stop
 from dashboards.trial_text import (
     REPLAYED_VALUE,
     UNKNOWN,
@@ -45,7 +45,7 @@ def best_title(view: SearchView) -> str:
     """Title of the best layout; without one, and where nothing else was measured, of the baseline."""
     if view.best is None or view.verdict.kind is VerdictKind.ONLY_BASELINE:
         return "Baseline"
-    word = _capitalized(view.verdict.best_word)
+    word = upper_first(view.verdict.best_word)
     return f"{word} layout" if view.verdict.is_complete else word
 
 
@@ -82,7 +82,7 @@ def describe_state(view: SearchView) -> str:
     state, ending = str(verdict.state).capitalize(), describe_ending(verdict)
     if ending:  # "Cancelled: cancelled by the user" would say it twice
         is_repeated = verdict.state is DisplayState.CANCELLED
-        return with_full_stop(_capitalized(ending) if is_repeated else f"{state}: {ending}")
+        return sentence_of(ending) if is_repeated else with_full_stop(f"{state}: {ending}")
     return f"{state}." if verdict.is_ended else f"{state}, {plural(verdict.counts.in_flight, 'trial')} in flight."
 
 
@@ -115,11 +115,7 @@ def describe_spending(view: SearchView) -> str | None:
     search = view.search
     told = (describe_node_time(search_node_time(search)), describe_search_cost(SearchCost.of(search, view.verdict)))
     known = [words for words in (*told, *describe_fabric_check(search)) if words is not None]
-    return " ".join(f"{_capitalized(words)}." for words in known) or None
-
-
-def _capitalized(words: str) -> str:
-    return words[0].upper() + words[1:]
+    return " ".join(sentence_of(words) for words in known) or None
 
 
 def format_parallelism(layout: Layout) -> str:
@@ -171,21 +167,21 @@ def _confidence_sentences(best: RankedLayout, view: SearchView) -> Iterator[str]
     only = ": the interval covers the steps of that run, not the spread between runs" if num_runs == 1 else ""
     yield REPLAYED_VALUE if view.search.replayed_table else f"Based on {plural(num_runs, 'run')}{only}."
     if (finals := finals_end_of(view.search)) is not None:
-        yield with_full_stop(_capitalized(describe_finals_end(finals)))
+        yield sentence_of(describe_finals_end(finals))
     if not view.search.state.is_ended:
         yield "It may be measured again before the search ends."
     verified = Verification.of(best.layout.canonical()).to_json()
     few = verified | {"values": [join_names(verified["values"])] if verified["values"] else []}
-    yield with_full_stop(_capitalized(describe_verification(few)))
+    yield sentence_of(describe_verification(few))
     if recorded_section(view.search.spec, "model").get("aux_loss_coefficient") is not None:
         found = micro_batches_of_losses(layout.layout.micro_batch_size for layout in view.ranking.ordered)
-        yield from [with_full_stop(_capitalized(found))] if found else []
+        yield from [sentence_of(found)] if found else []
     for words in (
         describe_node_sets(runs_on_disjoint_nodes(best.counted)),
         describe_slowest_rank(best.slowest_rank),
         describe_fullest_rank(best.fullest_rank),
     ):
         if words is not None:
-            yield with_full_stop(_capitalized(words))
+            yield sentence_of(words)
     yield from memory_growth_lines(best.measured)
     yield from (f"Flag {describe_flag(flag)}." for flag in best.flags)

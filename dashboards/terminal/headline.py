@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dashboards.text import cut_word, printable
+from dashboards.text import cut_word, lower_first, printable, sentence_of, upper_first
 from dashboards.trial_text import (
     describe_replayed_table,
     format_number,
@@ -73,7 +73,7 @@ def headline(verdict: SearchVerdict) -> str:
 
 def _result(verdict: SearchVerdict) -> str:
     result = _HEADLINES[verdict.kind](verdict)
-    return f"Unproven: {_lower_first(result)}" if verdict.is_unproven else result
+    return f"Unproven: {lower_first(result)}" if verdict.is_unproven else result
 
 
 def describe_incomplete(verdict: SearchVerdict) -> str:
@@ -104,7 +104,7 @@ def _evidence(verdict: SearchVerdict) -> str:
         return f"{describe_choice(verdict.ranking)}.{tied}"
     if verdict.kind is VerdictKind.NONE_ALLOWED:
         reason = describe_no_best(verdict.ranking) or ""
-        return f"{reason[0].upper()}{reason[1:]}."
+        return sentence_of(reason)
     if not verdict.is_ended:
         return "The first numbers appear once a trial has been measured."
     if verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED):
@@ -120,12 +120,12 @@ def best_layout_line(verdict: SearchVerdict) -> str:
     """Best layout, its throughput and speed-up in one line; the headline where there is none."""
     best = verdict.best
     if best is None:
-        return describe_no_best(verdict.ranking) or _lower_first(headline(verdict))
+        return describe_no_best(verdict.ranking) or lower_first(headline(verdict))
     text = _result(verdict)
     if verdict.kind is VerdictKind.NO_COMPARISON:
         text = _describe_missing_comparison(verdict)
     speed = f"{format_throughput(best.measured)} tokens/s"
-    parts = [f"{verdict.best_word}: {best.trial}, {best_layout_name(verdict)}, {speed}", _lower_first(text)]
+    parts = [f"{verdict.best_word}: {best.trial}, {best_layout_name(verdict)}, {speed}", lower_first(text)]
     if verdict.is_ended and not verdict.is_complete:
         parts.append(_describe_runs(best))
     if (faster := describe_faster(verdict.ranking)) is not None:
@@ -153,11 +153,11 @@ def describe_ending(verdict: SearchVerdict) -> str:
     if reason is None:
         return ""
     if reason is EndReason.CANCELLED_BY_USER:
-        return _lower_first(describe_incomplete(verdict))
+        return lower_first(describe_incomplete(verdict))
     if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
         return f"reached the limit of {plural(verdict.max_layouts, 'layout')}"
     if reason is EndReason.SUBMISSION_REJECTED:
-        return _lower_first(_describe_rejection(verdict))
+        return lower_first(_describe_rejection(verdict))
     return describe_end_reason(reason)
 
 
@@ -217,7 +217,7 @@ def _result_so_far(verdict: SearchVerdict) -> str:
     objective = verdict.ranking.objective
     unit = "" if objective is Objective.TOKENS_PER_SEC else f" in {UNITS[objective]}"
     word = f"unproven, {verdict.best_word}" if verdict.is_unproven else verdict.best_word
-    return f"{word[0].upper()}{word[1:]}: {speedup.ratio:.2f}x{unit}, {_describe_runs(best)}"
+    return f"{upper_first(word)}: {speedup.ratio:.2f}x{unit}, {_describe_runs(best)}"
 
 
 def _describe_runs(best: RankedLayout) -> str:
@@ -289,10 +289,6 @@ def _all_failed(verdict: SearchVerdict) -> str:
     (reason, count, _), failed = verdict.most_common_failure, verdict.counts.failed
     text = f"No layout was measured: {plural(failed, 'trial')} failed, "
     return text + (policy_of(reason).label if count == failed else f"{count} of them: {policy_of(reason).label}")
-
-
-def _lower_first(text: str) -> str:
-    return text[0].lower() + text[1:]
 
 
 def _tie_names(verdict: SearchVerdict) -> str:

@@ -2,6 +2,8 @@
 
 `report REPORT.html`: the first screen of this report and of the searches in `STATES`.
 `terminal SEARCH`: `parlay status`, `parlay status --all` and the live table halfway, of a search of over 100 trials.
+`service LIVE FAILED`: pages of the running `parlay serve --port N`; LIVE runs, and t0001 of FAILED has a log.
+`mlflow SEARCH`: pages of the running `parlay dashboard`, of an ended search that really ran.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from PIL import Image
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from dashboards.mlflow.backend_store import tracking_uri
+from dashboards.mlflow.links import run_link, searches_link
 from dashboards.report.page import report_page
 from dashboards.search_view import SearchView
 from dashboards.terminal.live_table import LiveView
@@ -30,8 +35,13 @@ from tests.sources import ROOT
 from trials.ledger.events import EventKind
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
+from trials.ledger.location import home_folder
 
 _LOOKS = {"desktop": (1440, 900, "light"), "dark": (1440, 900, "dark"), "phone": (390, 844, "light")}
+_NO_ASSISTANT = {"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true", "mlflow.assistant.panelOpen_v1": "false"}
+"""Storage of MLflow's pages by which its assistant stays closed."""
+_DRAWING_S = 4.0
+"""For MLflow's charts, which say nowhere that they are drawn."""
 _PARLAY = (sys.executable, "-m", "orchestrator.cli.main")
 
 
@@ -81,19 +91,82 @@ def _live(search: str, columns: int, lines: int) -> RenderableType:
     return view._render()
 
 
+def take_service(tab: Tab, live: str, failed: str) -> None:
+    server = _signed_in(tab, "serve")
+    is_live = "document.getElementById('line').dataset.state === 'live'"
+    for name, look in (("list", "desktop"), ("phone", "phone")):
+        _open(tab, f"{server}/", f"document.body.textContent.includes('{live}')", look)
+        _save(tab, f"service-{name}")
+    _open(tab, f"{server}/searches/{failed}/logs/t0001", "document.querySelector('pre') !== null")
+    _save(tab, "service-log")
+    drawn = "document.querySelector('.tiles, .use') !== null"
+    _open(tab, f"{server}/searches/{live}", f"{is_live} && {drawn}")
+    _save(tab, "report-live")
+    _open(tab, f"{server}/searches/{live}", f"{is_live} && {drawn}", "dark")
+    tab.click("[data-opens=cancel]")
+    tab.until("document.querySelector('dialog').open")
+    _save(tab, "service-cancel")
+
+
+def take_mlflow(tab: Tab, search: str) -> None:
+    from mlflow import MlflowClient
+
+    server = _signed_in(tab, "dashboard")
+    for item, value in _NO_ASSISTANT.items():
+        tab.ask(f"localStorage.setItem('{item}', '{value}')")
+    client = MlflowClient(tracking_uri(None, home_folder()))
+    experiments = [found.experiment_id for found in client.search_experiments()]
+    wanted = f"tags.`parlay.search_id` = '{search}' AND tags.`parlay.kind` = 'search'"
+    (parent,) = client.search_runs(experiments, wanted)
+    experiment, best = parent.info.experiment_id, parent.data.tags["parlay.best_run_id"]
+    system = run_link(experiment, best).replace("?", "/system-metrics?")
+    for name, path, is_shown in (
+        ("searches", searches_link(experiment), "document.body.textContent.includes('matching runs')"),
+        ("search", run_link(experiment, parent.info.run_id), "document.body.textContent.includes('Launch the')"),
+        ("system", system, "document.querySelectorAll('.js-plotly-plot').length > 1"),
+    ):
+        _open(tab, f"{server}/{path}", is_shown)
+        time.sleep(_DRAWING_S)
+        _save(tab, f"mlflow-{name}")
+
+
+def _signed_in(tab: Tab, verb: str) -> str:
+    """Sign in to the running server that this verb starts; its address."""
+    command = (*_PARLAY, verb, "--page")
+    address = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    tab.call("Page.navigate", url=address)
+    tab.until("location.pathname === '/' && document.readyState === 'complete'")
+    return address.partition("/enter")[0]
+
+
+def _open(tab: Tab, address: str, is_shown: str, look: str = "desktop") -> None:
+    """Open a page in a window; return once it is drawn. MLflow changes its address."""
+    tab.look(*_LOOKS[look])
+    tab.call("Page.navigate", url="about:blank")
+    tab.call("Page.navigate", url=address)
+    tab.until(f"document.readyState === 'complete' && {is_shown}")
+
+
 def _take(tab: Tab, page: str, look: tuple[int, int, str], name: str) -> None:
-    """Write the picture of this page, with few colours so that it is small."""
-    picture = ROOT / "docs" / "images" / f"{name}.png"
+    """Write the picture of this page."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(page, encoding="utf-8")
         tab.look(*look)
         tab.open(file.as_uri())
-        tab.picture(picture)
+        _save(tab, name)
+
+
+def _save(tab: Tab, name: str) -> None:
+    """Write the picture of the window, with few colours so that it is small."""
+    picture = ROOT / "docs" / "images" / f"{name}.png"
+    tab.picture(picture)
     Image.open(picture).convert("RGB").quantize(128).save(picture, optimize=True)
 
 
 if __name__ == "__main__":
-    take = {"report": take_reports, "terminal": take_terminals}[sys.argv[1]]
+    take = {"report": take_reports, "terminal": take_terminals, "service": take_service, "mlflow": take_mlflow}[
+        sys.argv[1]
+    ]
     with started_chromium() as chromium, chromium.tab() as tab:
-        take(tab, sys.argv[2])
+        take(tab, *sys.argv[2:])

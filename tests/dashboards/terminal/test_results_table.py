@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dashboards.search_rows import format_age
 from dashboards.terminal.event_lines import event_line
-from dashboards.terminal.fitting_words import fitting_words
+from dashboards.terminal.fitting_table import fitting_words
 from dashboards.terminal.headline import headroom_lines
 from dashboards.terminal.layout_table import MarkedTable, newest_rows, results_table
 from dashboards.terminal.searches_table import searches_table
