@@ -174,7 +174,7 @@ def _verdict_lines(result: CompareAnswer) -> list[str]:
         words = f"{result.verdict}: B is {result.ratio:.3f}x as fast as A ({interval})"
         differ = any(side.runs > 2 for side in (result.a, result.b))
         why = ["that is the ratio of the means over sessions; tokens/s are medians over the runs"] if differ else []
-        return [words, *why, *format_speed(result)]
+        return [words, *why, *_format_speed(result)]
     if result.not_comparable:
         return [
             f"not comparable: {', '.join(result.not_comparable)} differ",
@@ -271,7 +271,7 @@ def _format_replay(found: ReplayAnswer, table: str | None) -> str:
             f" {found.ratio_low:.3f}–{found.ratio_high:.3f})"
         )
     lines += [] if table is None else [describe_replayed_table(table)]
-    lines += format_speed(found)
+    lines += _format_speed(found)
     if len(found.sessions) > 1:
         lines.append("by session: " + ", ".join(f"{session.ratio:.3f}" for session in found.sessions))
     lines += [found.detail] if found.detail else []
@@ -280,7 +280,7 @@ def _format_replay(found: ReplayAnswer, table: str | None) -> str:
     return "\n".join(lines)
 
 
-def format_speed(found: Ratios) -> Iterator[str]:
+def _format_speed(found: Ratios) -> Iterator[str]:
     """Speed ratio of the fastest steps, if known."""
     if found.fast_ratio is not None:
         yield (

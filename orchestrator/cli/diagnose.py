@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from search_spaces.hardware.cluster import Cluster
     from trials.diagnostics.calibration import Measurements
     from trials.diagnostics.selftest import CaseResult
-    from trials.files.folders import SearchFolder
 
 
 T = TypeVar("T")
 
 
-def load_for_job(
+def _load_for_job(
     search_file: Path,
     sets: list[str] | None,
     launcher: str | None,
@@ -60,7 +59,7 @@ def load_for_job(
     return spec
 
 
-def run_job(
+def _run_job(
     spec: SearchSpec, cluster: Cluster, verb: str, what: str, work: Callable[[AttemptRunner, SearchFolder], T]
 ) -> T:
     """Return the result of `work` with a runner of the search's launcher and a new folder; exits with an error if
@@ -83,7 +82,7 @@ def run_job(
         raise Exit(stop.exit_code, problem) from interrupt
 
 
-def format_cluster(cluster: Cluster) -> str:
+def _format_cluster(cluster: Cluster) -> str:
     return f"{plural(cluster.num_nodes, 'node')} x {cluster.gpus_per_node} {cluster.accelerator.name}"
 
 
@@ -130,12 +129,12 @@ def doctor(
     for area, (_, is_wanted) in jobs.items():
         if is_wanted and spec is not None:
             found = DoctorReport((*found.areas, (area, tuple(_job_findings(spec, found, area)))))
-    print_result(found.answer, format_report(found))
+    print_result(found.answer, _format_report(found))
     if found.count(Severity.ERROR):
         raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
 
 
-def format_report(found: DoctorReport) -> str:
+def _format_report(found: DoctorReport) -> str:
     """Findings by area, each with its fix, and the counts of errors and warnings."""
     from orchestrator.diagnostics.doctor.finding import Severity
 
@@ -178,7 +177,7 @@ def _job_findings(spec: SearchSpec, found: DoctorReport, wanted: Area) -> list[F
         return list(fabric_findings(runner, folder, spec, valid_candidates(spec)))
 
     try:
-        return run_job(spec, cluster, "doctor", f"a job on {plural(cluster.num_nodes, 'node')}", findings)
+        return _run_job(spec, cluster, "doctor", f"a job on {plural(cluster.num_nodes, 'node')}", findings)
     except ExternalError as refused:
         return [error("job", str(refused), refused.fix or "see the message")]
 
@@ -207,7 +206,7 @@ def calibrate(
     from orchestrator.planning.candidates import valid_candidates
     from trials.files.folders import write_text
 
-    spec = load_for_job(search_file, sets, launcher, work_dir, "calibrate")
+    spec = _load_for_job(search_file, sets, launcher, work_dir, "calibrate")
     cluster, path = calibration.calibration_cluster(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
     require_software(spec, ((layout, spec.model) for layout in valid_candidates(spec)))
@@ -220,7 +219,7 @@ def calibrate(
         return run_on_cluster(runner, folder, program)[1], folder
 
     try:
-        found, folder = run_job(spec, cluster, "calibrate", f"measuring {format_cluster(cluster)}", measure)
+        found, folder = _run_job(spec, cluster, "calibrate", f"measuring {_format_cluster(cluster)}", measure)
     except ProgramFailed as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
         raise Exit(ExitCode.NO_MEASUREMENT, problem) from failed
@@ -268,7 +267,7 @@ def selftest(
     from trials.diagnostics.named_parity_cases import QUICK
     from trials.ledger.location import home_folder
 
-    spec = load_for_job(search_file, sets, launcher, work_dir, "selftest", compares_speeds=False)
+    spec = _load_for_job(search_file, sets, launcher, work_dir, "selftest", compares_speeds=False)
     if spec.trainer.kind != PARLAY:
         rule, fix = "a selftest needs Parlay's trainer", "remove the trainer section, or --set trainer.kind=parlay"
         raise InputError.of("selftest", f"kind is {spec.trainer.kind}", key="trainer.kind", rule=rule, fix=fix)
@@ -286,11 +285,11 @@ def selftest(
     require_software(spec, ((case.layout, case.model) for case in cases))
 
     def run(runner: AttemptRunner, folder: SearchFolder) -> SelftestAnswer:
-        report = cases_of.selftest(runner, folder, cluster, cases, python_of(spec), lambda result: log(row(result)))
+        report = cases_of.selftest(runner, folder, cluster, cases, python_of(spec), lambda result: log(_row(result)))
         write_json(folder.path / "selftest.json", report.plain())
         return report
 
-    report = run_job(spec, cluster, "selftest", f"{len(cases)} cases on {format_cluster(cluster)}", run)
+    report = _run_job(spec, cluster, "selftest", f"{len(cases)} cases on {_format_cluster(cluster)}", run)
     if not chosen:
         cases_of.record_result(report, spec.launcher.kind, cluster, home_folder())
     print_result(report, _verdict(report, cluster))
@@ -298,7 +297,7 @@ def selftest(
         raise Exit(ExitCode.NO_MEASUREMENT)
 
 
-def row(result: CaseResult) -> str:
+def _row(result: CaseResult) -> str:
     """A case in one line: result, difference, ranks, time, name."""
     state = "ok    " if result.passed else "FAILED"
     difference = "-      " if result.difference is None else f"{result.difference:.1e}"
@@ -310,6 +309,6 @@ def _verdict(report: SelftestAnswer, cluster: Cluster) -> str:
     known = report.fingerprint
     versions = ", ".join(f"{name} {known[name]}" for name in _PACKAGES if name in known)
     device = f"{known.get('device', 'unknown device')}; {versions or 'versions unknown'}"
-    lines = [*map(row, report.failed), f"on {format_cluster(cluster)} ({device})"]
+    lines = [*map(_row, report.failed), f"on {_format_cluster(cluster)} ({device})"]
     lines.append(f"{len(report.results) - len(report.failed)} of {report.num_cases} cases passed")
     return "\n".join(lines)

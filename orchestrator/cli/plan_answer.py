@@ -97,7 +97,7 @@ class PlanAnswer(Answer):
             saved_s=time_saved_s(plan, space.baseline),
             layouts=plan.first(top),
             setup_file=SetupFile.of(spec.launcher),
-            node_hours=most_node_hours(spec, space),
+            node_hours=_most_node_hours(spec, space),
             expected_node_hours=plan.expected,
             pay_back=pay_back,
             notes=plan_notes(plan),
@@ -108,10 +108,10 @@ def describe_upper_limit(spec: SearchSpec, space: SearchSpace) -> str:
     """Upper limit of the search's cost, before it begins."""
     trials, repeats = _most_trials(spec, space)
     words = plural(trials, "trial") + (f" and {plural(repeats, 'repeat')}" if repeats else "")
-    return f"{words}: upper limit {most_node_hours(spec, space):.2f} node-hours, excluding retries"
+    return f"{words}: upper limit {_most_node_hours(spec, space):.2f} node-hours, excluding retries"
 
 
-def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
+def _most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     """Node-hours if fabric check and every trial ran to their time limits, trials on the largest number of nodes, each
     alone in its pilot where there are pilots; the budget if that is less."""
     from orchestrator.search.node_hours import reservation_node_hours

@@ -285,11 +285,11 @@ def _start_driver(started: RunnableSearch, in_ray: bool) -> int:
     folder = started.folder
     created = _fencing(folder)
     if can_fork():
-        driver = fork_detached(partial(drive_in_ray if in_ray else drive_here, started), folder.driver_log)
+        driver = _fork_detached(partial(drive_in_ray if in_ray else drive_here, started), folder.driver_log)
     else:
         executor = ("--executor", "ray") if in_ray else ()
         command = parlay_command("resume", str(folder.path), "--ledger", started.ledger_url, *executor)
-        driver = start_detached(command, folder.driver_log)
+        driver = _start_detached(command, folder.driver_log)
     deadline = time.monotonic() + DRIVER_START_LIMIT_S
     while _fencing(folder) == created:
         if (status := driver.poll()) is not None:
@@ -327,7 +327,7 @@ def can_fork() -> bool:
     return is_whole_process.get() and is_alone and (sys.flags.safe_path or sys.path[0] not in ("", os.getcwd()))
 
 
-def start_detached(command: Sequence[str], log: Path) -> DetachedProcess:
+def _start_detached(command: Sequence[str], log: Path) -> DetachedProcess:
     """Start the command in a session of its own, with its output in `log`. Raises OSError."""
     output = _opened(log)
     try:
@@ -336,8 +336,8 @@ def start_detached(command: Sequence[str], log: Path) -> DetachedProcess:
         os.close(output)
 
 
-def fork_detached(command: Callable[[], None], log: Path) -> DetachedProcess:
-    """Run the command in a copy of this process, as `start_detached` does; only where `can_fork`. Raises OSError.
+def _fork_detached(command: Callable[[], None], log: Path) -> DetachedProcess:
+    """Run the command in a copy of this process, as `_start_detached` does; only where `can_fork`. Raises OSError.
 
     The copy ends with the command: this function raises Exit in it. No connection to a database may be open.
     """

@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.drive import exit_code_of, print_search
@@ -15,6 +14,7 @@ from orchestrator.cli.endings import resume_fix
 from orchestrator.cli.options import LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, exit_with, prints_json, warn
 from orchestrator.lifecycle.exit_codes import ExitCode
+from orchestrator.lifecycle.signals import signals_handled_by
 from orchestrator.service.client import driver_status
 from search_spaces.errors import InputError, Problem
 
@@ -46,7 +46,8 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None) -> None:
     stream = sys.stderr if prints_json.get() else sys.stdout
     view = LiveView(stream)
     try:
-        with _terms_interrupt(), view:
+        # SIGTERM acts as ctrl-C does, so that the terminal is restored.
+        with signals_handled_by(signal.default_int_handler, signal.SIGTERM), view:
             record = SearchFollower(folder, view, driver_status).follow()
     except KeyboardInterrupt as interrupt:
         fix = f"parlay watch {folder.cli_name} resumes watching, parlay cancel {folder.cli_name} ends the search"
@@ -57,16 +58,6 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None) -> None:
         warn(f"stopped watching: the search has no driver; nothing is lost: {resume_fix(folder)}")
         raise Exit(ExitCode.STOPPED_EARLY)
     exit_with(exit_code_of(record))
-
-
-@contextmanager
-def _terms_interrupt() -> Iterator[None]:
-    """Within this block SIGTERM acts like ctrl-C, so that the terminal is restored."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class SearchFollower:

@@ -68,12 +68,12 @@ def driving(
         folder, history = lock.folder, lock.history
         observers = stack.enter_context(Observers(lock, spec, started.tracking, callbacks))
         is_ending = started.is_ending or history.search.state.is_ended
-        has_launcher = not history.search.state.is_ended and needs_launcher(lock, is_ending)
+        has_launcher = not history.search.state.is_ended and _needs_launcher(lock, is_ending)
         if not is_ending:
             require_unchanged_files(folder, history.search)
             require_current_journal(folder, history.search)
         with (
-            closing(search_launcher(lock, spec) if has_launcher else LocalLauncher(())) as launcher,
+            closing(_search_launcher(lock, spec) if has_launcher else LocalLauncher(())) as launcher,
             closing(LedgerReader(lock.ledger_url)) as reader,
         ):
             history.clock = launcher.now
@@ -110,7 +110,7 @@ def _objective(spec: SearchSpec) -> SearchObjective:
     return SearchObjective(spec.objective, spec.global_batch_size, first, spec.memory_headroom, spec.objectives[1:])
 
 
-def search_launcher(lock: SearchLock, spec: SearchSpec) -> Launcher:
+def _search_launcher(lock: SearchLock, spec: SearchSpec) -> Launcher:
     """The launcher of a held search; a simulated clock continues from the record."""
     launcher, remark = make_launcher(
         launcher_with_servers(spec),
@@ -139,7 +139,7 @@ def _latest_timestamp(search: SearchRecord) -> float:
     return max([search.created_at, *(moment for moments in known for moment in moments if moment is not None)])
 
 
-def needs_launcher(lock: SearchLock, is_ending: bool) -> bool:
+def _needs_launcher(lock: SearchLock, is_ending: bool) -> bool:
     """False for a search that is only to be ended and has no attempt or pilot that may still run."""
     search = lock.history.search
     return not is_ending or bool(search.in_flight) or bool(search.open_pilots)

@@ -88,7 +88,7 @@ class Observers:
         """Tell all of them of a recorded event."""
         if search.state.is_ended:
             settle_commands(self._lock, search)
-            write_best_recipe(self._lock.folder, self._spec, search)
+            _write_best_recipe(self._lock.folder, self._spec, search)
         elif self._mlflow:  # the end is sent by `finish`, with the finished report
             self._mlflow.submit(search)
         self._report.submit(search)
@@ -114,7 +114,7 @@ class Observers:
         is_ended = search.state.is_ended
         timeout_s = MLFLOW_INTERRUPTED_FLUSH_TIMEOUT_S if is_interrupted and not is_ended else MLFLOW_FLUSH_TIMEOUT_S
         if is_ended:
-            write_missing(self._lock, self._spec, search)
+            _write_missing(self._lock, self._spec, search)
         self._imports.allow()
         self._notifier.finish()
         if is_ended:  # the recipe was written after the last event
@@ -179,11 +179,11 @@ def mlflow_json(report: SyncReport) -> dict[str, str]:
     return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}
 
 
-def write_missing(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
+def _write_missing(lock: SearchLock, spec: SearchSpec, search: SearchRecord) -> None:
     """Settle commands and write recipe and measured.csv of an ended search, which a killed driver may have left out."""
     settle_commands(lock, search)
     if not lock.folder.recipe.exists():
-        write_best_recipe(lock.folder, spec, search)
+        _write_best_recipe(lock.folder, spec, search)
     write_measured_table(lock.folder, spec, search)  # replaces an export from while it ran
 
 
@@ -195,7 +195,7 @@ def settle_commands(lock: SearchLock, search: SearchRecord) -> None:
         lock.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
 
 
-def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
+def _write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
     """Write the recipe of the best layout so far and return its path; None where nothing was measured."""
     ranking = spec.ranking_of(search.trials)
     best = ranking.best

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -49,13 +49,8 @@ class StopSignals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        numbers = (signal.SIGINT, signal.SIGTERM, *more)
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
+        with signals_handled_by(self._on_signal, signal.SIGINT, signal.SIGTERM, *more):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @contextmanager
     def stopping(self, driver: Driver) -> Iterator[None]:
@@ -81,6 +76,17 @@ class StopSignals:
             self._driver.interrupt()
         else:
             self._driver.stop_now()
+
+
+@contextmanager
+def signals_handled_by(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals so within this block, then restore the previous handlers. For the main thread."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def end_with(parent: int) -> bool:

@@ -22,6 +22,7 @@ import uvicorn
 from dashboards.access.auth import AuthPolicy
 from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
 from orchestrator.lifecycle.logs import current_sink, format_line, sending_to
+from orchestrator.lifecycle.signals import signals_handled_by
 from orchestrator.service.api import make_app
 from orchestrator.service.driver_process import ExecutorKind
 from orchestrator.service.executors import make_executor
@@ -106,7 +107,8 @@ def _run(
     supervising = threading.Thread(target=copy_context().run, args=(supervisor.run,), name="supervisor", daemon=True)
     supervising.start()
     try:
-        with _without_resent_signals():
+        # uvicorn raises signals again when it has left; only its own handlers are to act.
+        with signals_handled_by(lambda *_: None, signal.SIGINT, signal.SIGTERM):
             server.run(sockets=[listening])
     finally:
         supervisor.stop()
@@ -135,18 +137,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._on_ready()
-
-
-@contextmanager
-def _without_resent_signals() -> Iterator[None]:
-    """Within this block signals do only what uvicorn's handlers do: uvicorn raises them again when it has left."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
