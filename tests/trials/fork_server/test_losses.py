@@ -23,6 +23,8 @@ from trials.files.folders import SearchFolder, read_lines
 from trials.measurement.step_log import StepRecord
 from trials.trial import TrialState
 
+pytestmark = pytest.mark.timeout(300)
+
 Steps = Sequence[tuple[float | None, float | None]]
 """Loss and gradient norm of each step."""
 
