@@ -30,10 +30,10 @@ from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.measurement.loop import TrainingLoop, open_metrics
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.device import Device, available_gib, open_device, select_attention_kernel
-from trials.train.parallel.gather import RankCount, RankHost, barrier, gather_alike, sum_expert_tokens
+from trials.train.parallel.gather import RankHost, barrier, gather_alike, sum_expert_tokens
 from trials.train.parallel.process_groups import join_world
 from trials.train.proof.fingerprint import common_software, fingerprint, probe_ms_by_rank
-from trials.train.proof.layout_check import layout_proof, locate_ranks, samples_error
+from trials.train.proof.layout_check import RankCount, layout_proof, locate_ranks, samples_error
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.engine import Engine, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.named_weights import TRANSFORMERS_WEIGHTS, NamedWeights
 from trials.train.engines.optimizer import build_adamw
 from trials.train.engines.sharded_weights import ShardCounts, elements
@@ -76,10 +76,9 @@ class AccelerateEngine(Engine):
         assert norm is not None
         return StepResult(total / len(pairs), norm)
 
-    def counts(self) -> EngineCounts:
-        (chunk,) = self.chunks
+    def parameter_counts(self) -> tuple[int, int]:
         updated = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
-        return EngineCounts(self._shards.held, sum(map(elements, updated)), chunk.micro_batches, chunk.samples)
+        return self._shards.held, sum(map(elements, updated))
 
     def group_sizes(self) -> GroupSizes:
         return GroupSizes(1, 1, _data_ranks(self._model))

@@ -21,8 +21,8 @@ from torch import nn
 from search_spaces.layouts.layout import Layout
 from trials.train.data import Batch
 from trials.train.engines.deepspeed_patches import fast_initialize, group_timeouts, init_deepspeed
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
-from trials.train.engines.gradients import clip_gradients
+from trials.train.engines.engine import Engine, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.gradients import clip_gradients, sum_partial
 from trials.train.engines.optimizer import build_adamw
 from trials.train.model.chunk import ChunkExecution, ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
@@ -70,14 +70,9 @@ class _DeepSpeedEngine(Engine):
             _set_exact_masters(self._chunk, training, world)
         self._sum_before_data_ranks()
 
-    def counts(self) -> EngineCounts:
+    def parameter_counts(self) -> tuple[int, int]:
         counted = list(self._chunk.counted_parameters())
-        return EngineCounts(
-            parameters=sum(map(_local_elements, counted)),
-            optimizer_parameters=sum(map(self._updated_elements, counted)),
-            micro_batches=self._chunk.micro_batches,
-            samples=self._chunk.samples,
-        )
+        return sum(map(_local_elements, counted)), sum(map(self._updated_elements, counted))
 
     def expert_tokens(self) -> dict[int, torch.Tensor]:
         return self._chunk.expert_tokens()
@@ -129,8 +124,7 @@ class _DeepSpeedEngine(Engine):
     def _reduce(self, split: Sequence[nn.Parameter], reduce: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         if self._engine.is_gradient_accumulation_boundary():
             self._sum_tied_gradients()
-            if split:
-                _sum_coalesced([_gradient(parameter) for parameter in split], self._world.tensor_ranks)
+            sum_partial([_gradient(parameter) for parameter in split], self._world.tensor)
         reduce(*args, **kwargs)
 
     def _sum_tied_gradients(self) -> None:
@@ -300,14 +294,6 @@ def _summed_over_tensor_ranks(gradient: torch.Tensor, ranks: TensorParallelRanks
     total = gradient.clone(memory_format=torch.contiguous_format)
     reduce_in_place(Reduction.PARTIAL_GRADIENT, total, ranks.group)
     return total
-
-
-def _sum_coalesced(gradients: Sequence[torch.Tensor], ranks: TensorParallelRanks) -> None:
-    """Sum many small tensors in place in a single collective."""
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    reduce_in_place(Reduction.PARTIAL_GRADIENT, flat, ranks.group)
-    for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(total.view_as(gradient))
 
 
 def _configuration(training: TrainingConfig) -> dict[str, Any]:

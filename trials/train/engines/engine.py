@@ -118,9 +118,14 @@ class Engine(ABC):
         The number of micro-batches is the batch's number of sequences over the layout's micro-batch size.
         """
 
-    @abstractmethod
     def counts(self) -> EngineCounts:
         """Counts from what was built and what ran, not from the layout."""
+        micro_batches = sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks)
+        return EngineCounts(*self.parameter_counts(), micro_batches, self.chunks[0].samples)
+
+    @abstractmethod
+    def parameter_counts(self) -> tuple[int, int]:
+        """`parameters` and `optimizer_parameters` of the counts."""
 
     def expert_tokens(self) -> Mapping[int, torch.Tensor]:
         """Tokens that this rank has given to each expert since it was built, by layer: of every forward pass, also a

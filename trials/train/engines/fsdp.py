@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.gradients import gradient_of
+from trials.train.engines.sharded_weights import elements
 from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
 from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
@@ -73,7 +74,7 @@ class FsdpSharding(Sharding):
         def count(*_: Any) -> None:
             first_only.remove()
             present = zip(chunk.parameters(), traits, strict=True)
-            self._held += sum(_present_elements(parameter) for parameter, known in present if known.is_counted)
+            self._held += sum(elements(parameter) for parameter, known in present if known.is_counted)
 
         first_only = chunk.register_forward_hook(count)
 
@@ -113,11 +114,6 @@ def _traits_in_block(block: nn.Module, world: World) -> Iterator[ParamTraits]:
 def _local_shard(parameter: nn.Parameter) -> torch.Tensor:
     """This rank's shard, as stored."""
     return cast(DTensor, parameter).to_local()
-
-
-def _present_elements(parameter: nn.Parameter) -> int:
-    """Number of the parameter's elements on this rank now: its shard, or all while gathered."""
-    return (parameter.to_local() if isinstance(parameter, DTensor) else parameter).numel()
 
 
 def _local_gradient(parameter: nn.Parameter) -> torch.Tensor:

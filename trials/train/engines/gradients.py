@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trials.train.model.chunk import ModelChunk
@@ -28,6 +29,16 @@ def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
     if parameter.grad is None:
         raise RuntimeError(f"a parameter of shape {tuple(parameter.shape)} got no gradient")
     return parameter.grad
+
+
+def sum_partial(parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> None:
+    """Sum gradients of which each tensor-parallel rank has a part, in place, in a single collective."""
+    if group is None or not parts:
+        return
+    together = torch.cat([part.flatten() for part in parts])
+    reduce_in_place(Reduction.PARTIAL_GRADIENT, together, group)
+    for part, total in zip(parts, together.split([part.numel() for part in parts]), strict=True):
+        part.copy_(total.view_as(part))
 
 
 def square_sum(gradients: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -40,7 +40,7 @@ from search_spaces.routing import SKEWED, Routing
 from trials.ranks.engine_packages import TRANSFORMER_ENGINE, require_imported, takes_transformer_engine
 from trials.ranks.software import package_version
 from trials.train.data import Batch
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.engine import Engine, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.megatron_core_config import ddp_config, optimizer_config, transformer_config
 from trials.train.engines.named_weights import MEGATRON_CORE_WEIGHTS, ModelPart, NamedWeights
 from trials.train.model.mlp import forced_choice
@@ -123,14 +123,9 @@ class MegatronCoreEngine(Engine):
         # Megatron gives no norm for a step that fp16 skipped for overflow.
         return StepResult(loss, torch.as_tensor(float(grad_norm) if is_updated else torch.inf))
 
-    def counts(self) -> EngineCounts:
+    def parameter_counts(self) -> tuple[int, int]:
         counted = [p for chunk in self.chunks for p in chunk.parameters() if _is_counted(p)]
-        return EngineCounts(
-            parameters=sum(parameter.numel() for parameter in counted),
-            optimizer_parameters=sum(map(self._updated_elements, counted)),
-            micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
-            samples=self.chunks[0].samples,
-        )
+        return sum(parameter.numel() for parameter in counted), sum(map(self._updated_elements, counted))
 
     def expert_tokens(self) -> dict[int, torch.Tensor]:
         return {layer: tokens.clone() for layer, tokens in self._expert_tokens.items()}

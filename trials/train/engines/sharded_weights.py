@@ -44,5 +44,5 @@ def _is_tensor_parallel(parameter: nn.Parameter) -> bool:
 
 
 def elements(parameter: nn.Parameter) -> int:
-    """Elements of a parameter, or of its shard, on this rank now."""
+    """Elements of a parameter on this rank now: of its shard, or all while it is gathered."""
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()

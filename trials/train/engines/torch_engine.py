@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trials.train.data import Batch
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.engine import Engine, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.sharding import Sharding
 from trials.train.engines.update import Update
 from trials.train.model.chunk import ModelChunk
@@ -43,13 +43,8 @@ class TorchEngine(Engine):
         self._sharding.finish_backward()
         return StepResult(loss, self._update.step())
 
-    def counts(self) -> EngineCounts:
-        return EngineCounts(
-            self._sharding.held_parameters(),
-            self._sharding.updated_parameters(),
-            sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
-            self.chunks[0].samples,
-        )
+    def parameter_counts(self) -> tuple[int, int]:
+        return self._sharding.held_parameters(), self._sharding.updated_parameters()
 
     def expert_tokens(self) -> dict[int, torch.Tensor]:
         return {layer: tokens for chunk in self.chunks for layer, tokens in chunk.expert_tokens().items()}

@@ -36,7 +36,7 @@ from torchtitan.trainer import Trainer
 from search_spaces.routing import Routing
 from trials.ranks.failures import TrialFailure
 from trials.train.data import Batch
-from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, TrainingConfig
+from trials.train.engines.engine import Engine, GroupSizes, StepResult, TrainingConfig
 from trials.train.engines.named_weights import TORCHTITAN_WEIGHTS, NamedWeights
 from trials.train.engines.optimizer import OptimizerConfig
 from trials.train.engines.sharded_weights import ShardCounts
@@ -173,13 +173,8 @@ class TorchTitanEngine(Engine):
         has_loss = not trainer.parallel_dims.pp_enabled or trainer.pp_has_last_stage
         return StepResult(torch.tensor(metrics.loss) if has_loss else None, torch.tensor(metrics.grad_norm))
 
-    def counts(self) -> EngineCounts:
-        return EngineCounts(
-            parameters=sum(shards.held for shards in self._shards),
-            optimizer_parameters=sum(shards.at_rest for shards in self._shards),
-            micro_batches=sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks),
-            samples=self.chunks[0].samples,
-        )
+    def parameter_counts(self) -> tuple[int, int]:
+        return sum(shards.held for shards in self._shards), sum(shards.at_rest for shards in self._shards)
 
     def expert_tokens(self) -> dict[int, torch.Tensor]:
         return {int(layer): _whole(moe.tokens_per_expert_E) for layer, moe in _expert_layers(self.chunks)}

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from trials.train.engines.gradients import clip_factor, global_norm, square_sum
+from trials.train.engines.gradients import clip_factor, global_norm, square_sum, sum_partial
 from trials.train.engines.optimizer import OptimizerConfig, build_adamw
 from trials.train.engines.sharding import Sharding
-from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
 
 CHUNK_ELEMENTS = 2**24
@@ -67,22 +66,13 @@ class Update:
 
         The norm is infinite when fp16 overflowed: then nothing was updated, and the scale is smaller from now on.
         """
-        self._sum_over_tensor_ranks()
+        parts = [piece.gradient for piece in self._sharding.slices() if piece.traits.has_partial_gradient]
+        sum_partial(parts, self._world.tensor)
         norm = self._norm()
         if not self.loss_scale.overflowed(norm):
             factor = clip_factor(norm, self._max_grad_norm) / self.loss_scale.value
             self._apply(factor)
         return norm
-
-    def _sum_over_tensor_ranks(self) -> None:
-        """Sum the gradients of which each tensor-parallel rank has a part, in one collective."""
-        parts = [piece.gradient for piece in self._sharding.slices() if piece.traits.has_partial_gradient]
-        if self._world.tensor is None or not parts:
-            return
-        together = torch.cat([part.flatten() for part in parts])
-        reduce_in_place(Reduction.PARTIAL_GRADIENT, together, self._world.tensor)
-        for part, total in zip(parts, together.split([part.numel() for part in parts]), strict=True):
-            part.copy_(total.view_as(part))
 
     def _norm(self) -> torch.Tensor:
         counted = [piece.gradient for piece in self._sharding.slices() if piece.traits.is_counted]

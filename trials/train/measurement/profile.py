@@ -179,25 +179,22 @@ def _profiled_steps(
     ]
 
 
+_SOURCES = {
+    (True, True): RangeSource.HOST_OTHER,
+    (True, False): RangeSource.HOST_COLLECTIVE,
+    (False, True): RangeSource.DEVICE_OPTIMIZER,
+    (False, False): RangeSource.DEVICE_COLLECTIVE,
+}
+"""Source of one of our ranges, by whether it is the host's, and of the optimizer."""
+
+
 def _classify_event(event: Any) -> TimedRange | None:
     """The profiler's event as a range; None for other host work."""
     part, kind = _parse_range_name(event.name)
-    if event.device_type == DeviceType.CPU:
-        if part is None:
-            return None
-        is_optimizer = part is Part.OPTIMIZER
-        return TimedRange(
-            part, RangeSource.HOST_OTHER if is_optimizer else RangeSource.HOST_COLLECTIVE, *_bounds_s(event), kind
-        )
+    on_host = event.device_type == DeviceType.CPU
     if part is not None:
-        is_optimizer = part is Part.OPTIMIZER
-        return TimedRange(
-            part,
-            RangeSource.DEVICE_OPTIMIZER if is_optimizer else RangeSource.DEVICE_COLLECTIVE,
-            *_bounds_s(event),
-            kind,
-        )
-    if event.is_user_annotation or event.name.startswith(("nccl", "gloo")):
+        return TimedRange(part, _SOURCES[on_host, part is Part.OPTIMIZER], *_bounds_s(event), kind)
+    if on_host or event.is_user_annotation or event.name.startswith(("nccl", "gloo")):
         return None  # third-party ranges, and the kernels inside ours
     if event.name.startswith(("Memcpy HtoD", "Memcpy DtoH")):
         return TimedRange(Part.OFFLOAD, RangeSource.DEVICE_COPY, *_bounds_s(event))

@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from search_spaces.decoding import decode, encode
 from search_spaces.model_shape import ModelShape
-from trials.measurement.device_memory import RankMemory
 
 T = TypeVar("T")
 
@@ -52,25 +51,6 @@ class RankStep:
     waiting_s: float = math.nan
     timed_calls: float = 0.0
     squared_lengths: float = math.nan
-
-
-@dataclass(frozen=True)
-class RankCount:
-    """One rank's counts over the whole trial, as in `GroupSizes` and `EngineCounts`, its memory, and its host's free
-    memory at the end."""
-
-    tensor_parallel: int
-    pipeline_parallel: int
-    data_parallel: int
-    parameters: int
-    optimizer_parameters: int
-    micro_batches: float
-    samples: int
-    memory: RankMemory
-    host_available_gib: float
-    expert_parallel: int = 1
-    expert_tensor_parallel: int = 1
-    context_parallel: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from search_spaces.layouts.layout import DEGREES, EXPERT_GROUPS, OTHER_DEGREES
 from trials.fork_server.stub import node_name
+from trials.measurement.device_memory import RankMemory
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.ranks.failures import TrialFailure
+from trials.train.engines.engine import EngineCounts, GroupSizes
 from trials.train.parallel.device import Device
-from trials.train.parallel.gather import RankCount, RankHost, gather_alike
+from trials.train.parallel.gather import RankHost, gather_alike
 from trials.trial import FailureReason, TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCount(GroupSizes, EngineCounts):
+    """One rank's counts over the whole trial, its memory, and its host's free memory at the end."""
+
+    memory: RankMemory
+    host_available_gib: float
 
 
 def layout_proof(

@@ -14,8 +14,7 @@ from trials.attempt_result import LaunchStatus, Liveness, classify, expected_pro
 from trials.measurement.device_memory import RankMemory
 from trials.measurement.protocol import TwoPointExtrapolation
 from trials.train.parallel.device import available_gib
-from trials.train.parallel.gather import RankCount
-from trials.train.proof.layout_check import layout_proof, placement_error, samples_error
+from trials.train.proof.layout_check import RankCount, layout_proof, placement_error, samples_error
 from trials.trial import Outcome, OutcomeStatus, TrialSpec, TrialState
 
 PLANNED = [3] * 10
@@ -24,7 +23,8 @@ LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, micro_batch_size=2, grad_a
 SPEC = make_spec(LAYOUT)
 FIRST_STAGE = MODEL.parameters // 3
 MEMORY = {"memory": RankMemory(1.0), "host_available_gib": 9.0}
-RIGHT = RankCount(1, 2, 2, FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, **MEMORY)
+DEGREES = {"tensor_parallel": 1, "pipeline_parallel": 2, "data_parallel": 2}
+RIGHT = RankCount(FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, **DEGREES, **MEMORY)
 # Rank order is tensor, data, stage: the first two ranks are the data-parallel ranks of the first stage.
 LAST_STAGE = MODEL.parameters - FIRST_STAGE
 COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
