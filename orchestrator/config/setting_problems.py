@@ -15,7 +15,7 @@ from search_spaces.schema.setting_axes import MAX_LENGTH, require_option_value
 from search_spaces.schema.unsafe_text import looks_secret, secret_problem
 from slurm.environment import PYTHON_VARIABLES, RANK_NAMES
 from slurm.request import VISIBLE_DEVICES
-from trials.trainers.command.template import placeholders_in
+from trials.trainers.command.trainer import placeholders_in
 from trials.trainers.common.options import option_name, option_names
 from trials.trainers.registry import TRAINERS
 

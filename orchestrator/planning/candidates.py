@@ -10,7 +10,7 @@ from search_spaces.errors import InputError
 from search_spaces.layouts.layout import SETTINGS
 from search_spaces.layouts.settings import Settings, settings_of
 from search_spaces.layouts.workload import Workload
-from trials.trainers.command.template import require_distinct, require_values
+from trials.trainers.command.trainer import require_distinct, require_values
 from trials.trainers.registry import TRAINERS, invocation
 from trials.trial import TrialKind, TrialSpec
 

@@ -30,7 +30,7 @@ from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup, StartupPart
-from trials.trainers.common.steps import train_iterations
+from trials.trainers.base import train_iterations
 from trials.trainers.common.trainer_log import StepLikeLines, StepReader, TrainerStep
 from trials.trainers.registry import is_observed, log_format_of
 from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text

@@ -15,7 +15,7 @@ from search_spaces.schema.validation import Section, folder_from_context
 from search_spaces.schema.yaml_document import read_document
 from trials.schema.checkpoint_section import CheckpointSection
 from trials.schema.sections import DataSection
-from trials.trainers.command.template import argument_problems, require_template
+from trials.trainers.command.trainer import argument_problems, require_template
 from trials.trainers.common.log_lines import pattern_problems
 from trials.trainers.common.options import option_name
 from trials.trainers.registry import LOG_FORMATS, TRAINERS

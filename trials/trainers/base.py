@@ -14,7 +14,7 @@ from search_spaces.rules.check import features_of
 from search_spaces.rules.rule import EngineRules, OfModel, Rule, violations
 from trials.trainers.common.log_lines import LogFormat
 from trials.trainers.table import Table
-from trials.trial import TrialSpec
+from trials.trial import TrialKind, TrialSpec
 
 SCRIPT_KEYS = ("python", "arguments", "patterns", "log_rank")
 """Optional keys of a trainer that a script starts and whose log is known."""
@@ -69,6 +69,19 @@ def first_rank(spec: TrialSpec) -> int:
 
 def last_rank(spec: TrialSpec) -> int:
     return spec.num_gpus - 1
+
+
+SPARE_STEPS = 10
+"""Extra steps for those that a trainer may not log (the first, skipped ones)."""
+NEVER = 1_000_000
+"""An interval that no trial reaches."""
+
+
+def train_iterations(spec: TrialSpec) -> int:
+    """The most steps that a measurement may take, with some to spare."""
+    rules = spec.measure
+    most = max(rules.max_steps, rules.finalist_steps) if spec.kind is TrialKind.REPEAT else rules.max_steps
+    return rules.max_warmup_steps + most + SPARE_STEPS
 
 
 @dataclass(frozen=True)

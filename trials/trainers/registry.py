@@ -10,7 +10,7 @@ from typing import Any
 from search_spaces.engines import TRAINER_ENGINES
 from search_spaces.rules.rule import EngineRules
 from trials.trainers.base import Invocation, Trainer
-from trials.trainers.command.template import without_placeholders
+from trials.trainers.command.trainer import without_placeholders
 from trials.trainers.common.log_lines import NUMBER, LogFormat, command_format, number_in
 from trials.trainers.table import merged, nested
 from trials.trial import TrialSpec

@@ -21,7 +21,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.plain_file import open_named
 from slurm.environment import PYTHON_VARIABLES
 from trials.ranks.engine_packages import PACKAGED_ENGINES, PACKAGES, Installed, PackageFault, package_faults
-from trials.trainers.command.template import program_of
+from trials.trainers.command.trainer import program_of
 from trials.trainers.common.megatron_options import newer_megatron_lm
 from trials.trainers.megatron_lm.checkout import gradient_options
 from trials.trainers.megatron_lm.trainer import NAME as MEGATRON_LM

@@ -29,9 +29,9 @@ from trials.ranks.failures import excerpt_of
 from trials.ranks.report import Report
 from trials.train.measurement.breakdown import Part, RangeSource, StepParts, TimedRange, breakdown, split_step
 from trials.train.measurement.loop import TrainingLoop
+from trials.train.parallel.collective_waits import wrapped_collectives
 from trials.train.parallel.device import Device
 from trials.train.parallel.gather import gather_json
-from trials.train.parallel.interception import wrapped_collectives
 from trials.trial import Flag, Outcome, TrialSpec
 
 PROFILED_STEPS = 3

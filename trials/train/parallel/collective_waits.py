@@ -13,11 +13,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from search_spaces.engines import ACCELERATE
 from search_spaces.layouts.layout import Layout
 from trials.train.parallel.device import Device
-from trials.train.parallel.interception import wrapped, wrapped_collectives
 from trials.trainers.accelerate.config import is_fsdp
 
 COST_S = {True: 1e-6, False: 1e-5}
@@ -174,3 +174,44 @@ def are_visible(layout: Layout, is_cpu: bool) -> bool:
     if layout.num_gpus == 1 or (layout.engine == ACCELERATE and not is_fsdp(layout)):
         return False
     return is_cpu or (layout.cuda_graphs == "none" and layout.offload == "none")
+
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""From a method to the one that is called in its place."""
+
+# fmt: off
+_COLLECTIVES = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv", "_end_coalescing",
+    "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "_allgather_base", "all_gather_single",
+    "all_gather_single_coalesced", "reduce_scatter", "reduce_scatter_tensor_coalesced", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single",
+)
+# fmt: on
+"""Collectives of a process group, in any release of torch."""
+
+
+@contextmanager
+def wrapped_collectives(collective: Wrap, wait: Wrap) -> Iterator[None]:
+    """Context in which every collective that Python starts, and every wait for one, is wrapped.
+
+    Not seen are those that torch starts by itself: in DistributedDataParallel, in functional collectives (DTensor), and
+    in compiled graphs.
+    """
+    with ExitStack() as stack:
+        for name in _COLLECTIVES:
+            if name in vars(dist.ProcessGroup):
+                stack.enter_context(wrapped(dist.ProcessGroup, name, collective))
+        stack.enter_context(wrapped(dist.Work, "wait", wait))
+        yield
+
+
+@contextmanager
+def wrapped(kind: type, name: str, change: Wrap) -> Iterator[None]:
+    """Context in which this method of a class is wrapped."""
+    # Restored from the class dictionary: what getattr returns of a C++ class would no longer bind `self`.
+    stored = vars(kind)[name]
+    setattr(kind, name, change(getattr(kind, name)))
+    try:
+        yield
+    finally:
+        setattr(kind, name, stored)

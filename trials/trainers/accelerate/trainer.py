@@ -13,7 +13,7 @@ from search_spaces.rules.engine_rules import quantized_products, sharded_replica
 from search_spaces.rules.rule import Rule, engine_limits
 from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu_variables, is_fsdp
 from trials.trainers.base import Invocation, LayoutExport, Trainer
-from trials.trainers.command.template import filled_arguments, placeholder_values
+from trials.trainers.command.trainer import filled_arguments, placeholder_values
 from trials.trainers.common.recipe import script_or, torchrun, with_variables
 from trials.trainers.table import plain_yaml
 from trials.trial import TrialSpec

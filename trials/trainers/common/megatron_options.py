@@ -19,10 +19,10 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.routing import BALANCED, Routing
 from trials.ranks.cuda_connections import connections
+from trials.trainers.base import NEVER, train_iterations
 from trials.trainers.common.megatron_core import CORE_ROWS, all_fields
 from trials.trainers.common.megatron_layout import is_on
 from trials.trainers.common.options import option_name, option_names, option_value
-from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trainers.table import Keys, Row, Table, Trained, Values, by_option, number
 from trials.trial import TrialSpec
 

@@ -16,11 +16,10 @@ from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import DEEPSPEED_RULES, bf16_reductions, half_precision_flash
 from search_spaces.rules.rule import Rule, activations, clashes, engine_limits
-from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
+from trials.trainers.base import NEVER, SCRIPT_KEYS, Invocation, LayoutExport, Trainer, train_iterations
 from trials.trainers.common.deepspeed_config import DEEPSPEED, MICRO, STEPS, TOTAL, fp32_sums, zero_rows
 from trials.trainers.common.log_lines import MEGATRON_LOG
 from trials.trainers.common.recipe import own_arguments, script_or, user_template, with_variables
-from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trainers.table import (
     SWITCH,
     Keys,

@@ -13,10 +13,9 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.engine_rules import too_few_micro_batches
 from search_spaces.rules.rule import Rule, engine_limits
 from trials.ranks.cuda_connections import ONE
-from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
+from trials.trainers.base import NEVER, SCRIPT_KEYS, Invocation, LayoutExport, Trainer, train_iterations
 from trials.trainers.common.log_lines import MIB_PER_GIB, LogFormat, labelled, number_in
 from trials.trainers.common.recipe import own_arguments, script_or, torchrun, user_template
-from trials.trainers.common.steps import NEVER, train_iterations
 from trials.trainers.table import (
     Keys,
     Row,

@@ -4,7 +4,7 @@ import pytest
 
 from search_spaces.errors import InputError
 from tests.trials.trainers.specs import spec_of
-from trials.trainers.command.template import (
+from trials.trainers.command.trainer import (
     argument_problems,
     command_arguments,
     filled_arguments,
