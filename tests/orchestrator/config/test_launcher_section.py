@@ -96,9 +96,10 @@ def test_what_does_not_belong_into_a_script_is_refused_in_the_words_of_its_rule(
     }
     section = "launcher:\n  kind: slurm\n  slurm:\n" + "".join(f"    {key}: {value}\n" for key, value in lines.items())
     found = refusals(tmp_path, MINIMAL + section)
-    assert [(p.code, p.key, p.value, p.rule, p.fix) for p in found] == [
-        ("slurm_option", f"launcher.slurm.{p.key}", p.value, p.rule, p.fix) for p in option_problems(options)
-    ]
+    by_key = {p.key: (p.code, p.value, p.rule, p.fix) for p in found}
+    assert by_key == {
+        f"launcher.slurm.{p.key}": ("slurm_option", p.value, p.rule, p.fix) for p in option_problems(options)
+    }
     names = [re.split(r"[.\[]", p.key.removeprefix("launcher.slurm."))[0] for p in found]
     assert [p.line for p in found] == [MINIMAL.count("\n") + 4 + list(lines).index(name) for name in names]
     assert set(names) == lines.keys() - {"gpus_per_node"}
