@@ -19,6 +19,7 @@ from slurm.sandbox.sandbox import SlurmSandbox
 from tests.kit import search_file, search_text, until
 from tests.orchestrator import tabled_parlay
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here
+from tests.slurm.sandboxes import FaultySandbox
 from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.fold import fold
@@ -46,7 +47,7 @@ class Bench:
     """A place for searches beside a cluster; `table` says how long each layout's steps and its trial take."""
 
     place: Path
-    cluster: SlurmSandbox
+    cluster: FaultySandbox
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def write(
