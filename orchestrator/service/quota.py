@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,11 +29,12 @@ def fair_shares(capacity: int, requests: Mapping[str, QuotaRequest]) -> dict[str
     The sum is `capacity`, or the sum of all targets if that is less. A remainder goes to the searches with the most
     active trials, one each, so that shares stay stable; among equals to the earlier one in `requests`.
     """
-    shares = dict.fromkeys(requests, 0)
-    by_active = sorted(requests, key=lambda search: -requests[search].active)
-    for _ in range(min(capacity, sum(request.target for request in requests.values()))):
-        wanting = (search for search in by_active if shares[search] < requests[search].target)
-        shares[min(wanting, key=shares.__getitem__)] += 1
+    level = _level(capacity, [request.target for request in requests.values()])
+    shares = {search: min(request.target, level) for search, request in requests.items()}
+    wanting = [search for search, request in requests.items() if request.target > level]
+    wanting.sort(key=lambda search: -requests[search].active)
+    for search in wanting[: capacity - sum(shares.values())]:
+        shares[search] += 1
     return shares
 
 
@@ -65,6 +66,17 @@ def grant(capacity: int, requests: dict[str, QuotaRequest], search: str, active:
         del requests[search]
         requests[search] = QuotaRequest(active + granted, active + requested)
     return granted
+
+
+def _level(capacity: int, wants: Sequence[int]) -> int:
+    """Largest number of trials that every search may have that wants it."""
+    left, ascending = capacity, sorted(wants)
+    for index, want in enumerate(ascending):
+        each = left // (len(ascending) - index)
+        if want > each:
+            return each
+        left -= want
+    return max(ascending, default=0)
 
 
 class QuotaFile:
