@@ -121,9 +121,9 @@ def _encoder(kind: type) -> Callable[[Any], Any]:
         if issubclass(kind, plain) and kind not in _PLAIN:  # a class of its own, such as torch's of its version
             return plain
     if issubclass(kind, Mapping):
-        return lambda value: {key: encode(part) for key, part in value.items()}
+        return lambda value: {key: part if type(part) in _PLAIN else encode(part) for key, part in value.items()}
     if issubclass(kind, (list, tuple)):
-        return lambda value: [encode(part) for part in value]
+        return lambda value: [part if type(part) in _PLAIN else encode(part) for part in value]
     if is_dataclass(kind) and (issubclass(kind, JsonObject) or not hasattr(kind, "to_json")):
         return _encode_fields
     to_json: Callable[[Any], Any] = getattr(kind, "to_json", lambda value: value)
@@ -281,6 +281,11 @@ def _wrong_type(kind: Any, value: Any, name: str) -> ValueError:
     return ValueError(f"{name} is {value!r:.80}, not {getattr(kind, '__name__', kind)}")
 
 
+def _named(error: ValueError, name: str) -> ValueError:
+    """The error with the field's name; one of its own class names its field already."""
+    return ValueError(f"{name}: {error}") if type(error) is ValueError else error
+
+
 def _decoder_of_enum(kind: type[Enum]) -> Decoder:
     def decode_member(value: Any, name: str) -> Enum:
         try:
@@ -346,7 +351,7 @@ def _decoder_of_dataclass(kind: Any) -> Decoder:
         try:
             return decode(kind, value)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise _named(error, name) from error
 
     return decode_inner
 
@@ -388,6 +393,6 @@ def _decoder_of_form(form: WrittenAs) -> Decoder:
         try:
             return form.read(value)
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise _named(error, name) from error
 
     return decode_form

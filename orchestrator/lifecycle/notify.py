@@ -36,7 +36,7 @@ from search_spaces.errors import InputError
 from trials.analysis.verdict import VerdictKind, baseline_key_of, ranking_of, verdict_of
 from trials.files.folders import SearchFolder, sync_folder
 from trials.files.text import last_line, plural
-from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.events import FABRIC_CHECK, Event, EventKind, SearchRecord
 from trials.trial import utc_text
 
 _log = logging.getLogger(__name__)
@@ -231,9 +231,10 @@ def _stall_message(search: SearchRecord, notify: NotifySection, now: float) -> s
     passed = now - last_progress_at(search)
     if passed < notify.stall_after_s:
         return None
+    in_flight = sum(attempt.trial != FABRIC_CHECK for attempt in search.in_flight)
     return (
         f"{search.search_id}: no trial has ended for {format_clock(passed)}"
-        f" ({plural(len(search.in_flight), 'trial')} in flight, {len(search.trials)} so far)"
+        f" ({plural(in_flight, 'trial')} in flight, {len(search.trials)} so far)"
     )
 
 

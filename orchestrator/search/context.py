@@ -160,6 +160,9 @@ class SearchContext:
         return fits_budget(self.index, self.limits.budget_node_hours, node_s + needed_node_s)
 
     def can_afford(self, layout: Layout, kind: TrialKind = TrialKind.SEARCH) -> bool:
+        """True if the budget allows one more attempt of this layout; of a check, one that leaves room for a trial."""
+        if kind is TrialKind.CHECK:
+            return self.has_budget_beside(self.launcher.reservation_node_s(CHECK_TIME_LIMIT_S, layout.num_nodes))
         return self.fits_budget(self.index, layout.num_nodes, kind)
 
     def fits_budget(self, index: SearchIndex, num_nodes: int | None = None, kind: TrialKind = TrialKind.SEARCH) -> bool:

@@ -63,15 +63,15 @@ class FabricChecker:
         """Propose it, if the budget has room for it and for a trial."""
         assert self._program is not None
         cluster = self._program.cluster
-        needed_node_s = self._context.launcher.reservation_node_s(CHECK_TIME_LIMIT_S, cluster.num_nodes)
-        if not self._context.has_budget_beside(needed_node_s):
+        layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
+        if not self._context.can_afford(layout, TrialKind.CHECK):
+            needed_node_s = self._context.launcher.reservation_node_s(CHECK_TIME_LIMIT_S, cluster.num_nodes)
             self._context.log_once.warning(
                 f"no fabric check: it may cost {needed_node_s / 3600:.3g} node-hours, which with a trial are"
                 " more than search.budget_node_hours has left"
             )
             self._is_skipped = True
             return
-        layout = Layout(num_nodes=cluster.num_nodes, data_parallel=cluster.num_gpus)
         self._context.propose(Trial(FABRIC_CHECK, layout, TrialKind.CHECK))
 
     def _conclude(self, check: FabricCheck) -> None:
@@ -79,7 +79,11 @@ class FabricChecker:
             return
         outcome, cluster = check.trial.attempts[-1].outcome, self._program.cluster
         assert outcome is not None
-        times = FabricTimes.of(outcome, self._program.trainer, cluster.gpus_per_node, cluster.num_nodes)
+        try:
+            times = FabricTimes.of(outcome, self._program.trainer, cluster.gpus_per_node, cluster.num_nodes)
+        except ValueError as error:  # its driver had other candidates
+            self._context.log_once.warning(f"the fabric check's times are not used: {error}")
+            return
         self._context.event(EventKind.FABRIC_CHECK, **self._program.conclude(times))
 
     def _warn(self, trial: Trial) -> None:

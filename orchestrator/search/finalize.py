@@ -76,6 +76,7 @@ class TrialFinalizer:
             self._end_trial(trial, last.state, FailureReason.SETTING_FAILURE)
         elif (
             not may_retry(trial, last, self._is_first_baseline_run(trial))
+            or (trial.kind is TrialKind.CHECK and len(trial.attempts) > 1)
             or self._context.search.state is SearchState.STOPPING
         ):
             self._end_trial(trial, last.state, last.reason)

@@ -80,8 +80,9 @@ class ForkServers:
         `argv` runs in the folder, which is this user's alone.
         """
         kind = self._kinds.setdefault(folder, _Kind(Path(folder)))
-        if kind.process is not None and kind.process.poll() is not None:
-            self._note_end(kind)
+        for each in self._kinds.values():
+            if each.process is not None and each.process.poll() is not None:
+                self._note_end(each)
         running = sum(one.process is not None for one in self._kinds.values())
         if kind.is_refused or (kind.process is None and running == MOST_SERVERS):
             return False

@@ -135,7 +135,7 @@ def _hand_over(path: str, request: dict[str, Any], descriptors: list[int]) -> tu
     """Return the connection to a server that has forked the rank, and the rank's pid.
 
     Raises NoServer or OSError, and then it has not. Removes the socket of a server that is dead or hangs: others need
-    not wait for it, and its owner sees that.
+    not wait for it.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(PATIENCE_S)

@@ -187,7 +187,10 @@ def _fabric_check(search: SearchRecord, event: Event) -> SearchRecord:
         raise ValueError(f"{event.kind} without a measured check, or for the second time")
     if found["findings"] is None:
         raise ValueError(f"{event.kind} without findings")
-    return replace(search, fabric_check=replace(check, **found))
+    last = check.trial.attempts[-1]
+    assert last.outcome is not None
+    judged = replace(last, outcome=replace(last.outcome, fabric=None))  # thousands of times, in each row of the ledger
+    return replace(search, fabric_check=replace(check, trial=check.trial.with_attempt(judged), **found))
 
 
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:

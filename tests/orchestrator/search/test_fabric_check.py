@@ -121,6 +121,22 @@ def test_a_budget_without_room_for_check_and_trial_has_trials_alone(tmp_path, ca
     assert "no fabric check: it may cost 0.358 node-hours" in caplog.text
 
 
+def test_a_check_is_launched_again_once(tmp_path):
+    rig = checking(tmp_path)
+    failing, trials = Script(duration_s=90.0, reason=FailureReason.PREEMPTED, leaves_outcome=False), rig.script
+    rig.script = lambda spec, restart: failing if spec.kind is TrialKind.CHECK else trials(spec, restart)
+    rig.run()
+    assert launched(rig) == ["t0000.a1", "t0000.a2", "t0001.a1", "t0002.a1"]
+
+
+def test_a_check_is_not_launched_again_where_the_budget_has_no_room_for_it_and_a_trial(tmp_path):
+    rig = checking(tmp_path, reason=FailureReason.NODE_FAILURE, leaves_outcome=False)
+    rig.limits = Limits(max_trials=2, parallel_trials=1, budget_node_hours=0.55)
+    search = rig.run()
+    assert launched(rig) == ["t0000.a1", "t0001.a1", "t0002.a1"]
+    assert search.fabric_check.trial.reason is FailureReason.NODE_FAILURE
+
+
 def test_a_cancelled_search_ends_its_check(tmp_path):
     rig = checking(tmp_path)
     rig.callbacks = DriverCallbacks(cancel_requested=lambda: bool(rig.launcher.launched))

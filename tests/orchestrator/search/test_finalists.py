@@ -15,7 +15,7 @@ from orchestrator.search.stopping import Limits
 from search_spaces.hardware.memory_headroom import MemoryHeadroom
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
-from tests.rig import LAYOUTS, RULES, Killed, Rig, assert_kills_change_nothing, raise_killed, steady
+from tests.rig import LAYOUTS, RULES, Killed, Rig, assert_kills_change_nothing, raise_killed, speed_of, steady
 from trials.analysis.final_rounds import describe_finals_end, finals_end_of
 from trials.analysis.finals import Finals
 from trials.ledger.events import EndReason, EventKind, SearchRecord, SearchState
@@ -129,6 +129,28 @@ def test_the_best_of_each_number_of_nodes_that_no_other_beats_is_measured_again(
 
 
 # -- which is the best
+
+
+@pytest.mark.parametrize(("again", "winner"), [(1000.0, SECOND), (1750.0, FASTEST)])
+def test_repeats_may_change_the_winner_and_not_who_is_repeated(rig, again, winner):
+    rig.script = where(is_repeat_of_the_fastest, {"tokens_per_sec": again})
+    search = rig.run()
+    assert repeats_of(search) == [FASTEST, SECOND] * 2
+    assert search.trial(search.best_trial).layout == winner
+    assert fastest(rig) == search.best_trial
+
+
+def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_the_best(rig):
+    peaks = {FASTEST: (2001.0, 3.0), SECOND: (2000.0, 2.0)}
+
+    def alike(spec, restart) -> Script:
+        speed, peak = peaks.get(spec.layout, (speed_of(spec), 2.0))
+        return Script(tokens_per_sec=speed, peak_memory_gib=peak)
+
+    rig.script, changes = alike, best_changes(rig)
+    assert rig.run().best_trial == "t0008"
+    assert changes[-2:] == ["t0009", "t0008"], "the fastest until the other was measured again"
+    assert fastest(rig) == "t0009", "which trials compare with"
 
 
 @pytest.mark.parametrize(("first", "again"), [((), []), ((FASTEST,), [FASTEST])])

@@ -56,6 +56,14 @@ def test_a_suspect_run_is_measured_once_more_at_once_and_elsewhere(suspecting):
     assert search.end_reason is EndReason.MAX_TRIALS
 
 
+@pytest.mark.parametrize("finalists", [0, 2])
+def test_a_slow_layout_that_was_rerun_is_no_finalist(suspecting, finalists):
+    search = suspecting("t0001", finalists=finalists).run()  # the slowest of the four
+    assert repeats(search)[:1] == [("t0002", "t0001")]
+    assert [layout for _, layout in repeats(search)[1:]] == ["t0005", "t0004"][:finalists]
+    assert search.best_trial == "t0005"
+
+
 @pytest.mark.usefixtures("constant_limits")
 def test_a_budget_without_room_for_a_rerun_ends_the_search(suspecting):
     rig = suspecting()
