@@ -73,13 +73,13 @@ def _list_searches(ledger: str | None) -> None:
 
 def logs(
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[SEARCH] TRIAL",
             help="TRIAL: t0001 (its last attempt) or t0001.a1. SEARCH: the search's id or folder; default: the newest"
             " search.",
         ),
-    ],
+    ] = None,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Print the whole log of this rank.")] = None,
     ledger: LedgerUrl = None,
 ) -> None:
@@ -88,7 +88,7 @@ def logs(
     from orchestrator.records.summary import logs_of
     from trials.failure_policy import policy_of
 
-    search, trial = _search_and_trial(names)
+    search, trial = _search_and_trial(names or ())
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
@@ -111,7 +111,8 @@ def _search_and_trial(names: Sequence[str]) -> tuple[str | None, str]:
     searches = [name for name in names if name not in trials]
     if len(trials) == 1 and len(searches) <= 1:
         return (*searches, None)[0], trials[0]
-    fix = f"parlay logs {(*searches, 'SEARCH')[0]} {(*trials, 't0001')[0]}"
+    known = [name for name in searches if not re.fullmatch(r"t[0-9]*", name)]
+    fix = f"parlay logs {(*known, 'SEARCH')[0]} {(*trials, 't0001')[0]}"
     message, rule = f"{' '.join(names)!r} names no trial of one search", "a trial is t0001 or t0001.a1"
     raise InputError.of("usage", message, key="TRIAL", rule=rule, fix=fix)
 

@@ -102,7 +102,7 @@ class SearchFollower:
         follower, seen = JournalFollower(self._folder.journal), None
         while True:
             try:
-                for search, event in follower.read_new():
+                for search, event in follower.new_states():
                     if seen is not None and event.seq > seen:
                         self._view.update(search, event)
             except OSError as error:

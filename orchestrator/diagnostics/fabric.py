@@ -28,7 +28,7 @@ from slurm.nodes import num_up
 from trials.diagnostics.calibration import Collective
 from trials.diagnostics.fabric import MAX_SHAPES, FabricTimes, GroupShape, exchanges_of, fabric_check_section
 from trials.diagnostics.fabric_findings import FabricFindings, judge, links_measurements, speeds
-from trials.files.folders import SearchFolder, read_json
+from trials.files.folders import AttemptFolder, SearchFolder, read_json
 from trials.files.text import plural
 from trials.trial import Outcome
 
@@ -123,8 +123,8 @@ def fabric_findings(
     trainer = fabric_check_section(shapes)
 
     def read(place: Path) -> FabricTimes | None:
-        path = max(place.glob("outcome.r*.json"), default=None)
-        if path is None or (data := read_json(path)) is None:
+        folder = AttemptFolder(place)
+        if (data := read_json(folder.outcome(folder.last_restart()))) is None:
             return None
         return FabricTimes.of(Outcome.from_json(data), trainer, cluster.gpus_per_node, cluster.num_nodes)
 

@@ -32,11 +32,16 @@ from trials.analysis.search_cost import SearchCost
 from trials.analysis.training_rate import TrainingRate
 from trials.ledger.events import replayed_table
 from trials.outcome_types import MeasuredMetrics
+from trials.trainers.registry import TRAINERS
 from trials.trial import UtcSeconds
 
 AS_WRITTEN = "use the recipe as Parlay wrote it"
 """Fix for a recipe that was edited and cannot be used."""
 _AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --force"
+
+
+def _is_of_known_trainer(section: Mapping[str, Any]) -> bool:
+    return section.get("kind") in TRAINERS
 
 
 def _written_cluster(cluster: Cluster) -> dict[str, Any]:
@@ -121,7 +126,7 @@ class Recipe(JsonObject):
     compared_with: tuple[Mapping[str, Any], ...]
     constraints: Mapping[str, Any]
     routing: str | None
-    trainer: Mapping[str, Any]
+    trainer: Annotated[Mapping[str, Any], Bound("the section of a known trainer", _is_of_known_trainer)]
     python: str
     launcher: Mapping[str, Any]
     exports: tuple[Mapping[str, Any], ...]

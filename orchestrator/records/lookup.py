@@ -115,7 +115,8 @@ def missing_recipe_reason(found: LocatedSearch) -> str:
 def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
     """Find the attempt named `t0001` (the last one) or `t0001.a2`; InputError without one."""
     trial_name, _, attempt_name = name.partition(".")
-    for trial in search.trials:
+    checks = () if search.fabric_check is None else (search.fabric_check.trial,)
+    for trial in (*checks, *search.trials):
         for attempt in reversed(trial.attempts):
             if trial.trial == trial_name and attempt_name in ("", attempt.attempt):
                 return trial, attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,19 +36,21 @@ class JournalFollower:
     def has_ended(self) -> bool:
         return self.search is not None and self.search.state.is_ended
 
-    def read_new(self) -> list[tuple[SearchRecord, Event]]:
-        """Events since the last read, oldest first, each with the search after it; all from the first one if the writer
-        has replaced a line. Raises JournalDamaged, and OSError."""
+    def read_new(self) -> list[Event]:
+        """Events since the last read, oldest first; all from the first one if the writer has replaced a line. Raises
+        JournalDamaged, and OSError."""
+        return [event for _, event in self.new_states()]
+
+    def new_states(self) -> Iterator[tuple[SearchRecord, Event]]:
+        """Events as `read_new`, each with the search after it, of which only the last is kept."""
         try:
             events = self._journal.read_on()
         except JournalDamaged:
             self._journal, self.search = Journal(self._file), None
             events = self._journal.read_on()
-        new = []
         for event in events:
             self.search = search_after(self._file, self._file.parent.name, event, self.search)
-            new.append((self.search, event))
-        return new
+            yield self.search, event
 
 
 def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
@@ -57,19 +59,27 @@ def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> Asy
     Reads once before it returns, so that JournalDamaged and OSError become an error response instead of a broken
     stream.
     """
-    journal_file.stat()
     follower = JournalFollower(journal_file)
-    return _stream(follower, follower.read_new(), seq, is_stopping)
+
+    def look() -> list[Event]:
+        journal_file.stat()  # the stream of a journal that is gone ends
+        return follower.read_new()
+
+    return _stream(follower, look, look(), seq, is_stopping)
 
 
 async def _stream(
-    follower: JournalFollower, news: list[tuple[SearchRecord, Event]], seq: int, is_stopping: Callable[[], bool]
+    follower: JournalFollower,
+    look: Callable[[], list[Event]],
+    news: list[Event],
+    seq: int,
+    is_stopping: Callable[[], bool],
 ) -> AsyncIterator[str]:
-    """The stream after a first read that found `news`."""
+    """The stream after a first look that found `news`."""
     sent_at = time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
-        for _, event in news:
+        for event in news:
             if event.seq > seq:
                 yield sse(event)
                 seq, sent_at = event.seq, time.monotonic()
@@ -79,7 +89,7 @@ async def _stream(
             yield ": nothing new\n\n"
             sent_at = time.monotonic()
         await asyncio.sleep(POLL_S)
-        news = await run_in_thread(follower.read_new)
+        news = await run_in_thread(look)
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:

@@ -14,6 +14,7 @@ from dashboards.text import mask_credentials
 from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, problem_findings, warning
 from orchestrator.diagnostics.doctor.folders import write_access_findings
 from search_spaces.errors import ExternalError, InputError
+from trials.files.text import plural
 from trials.ledger.location import (
     NETWORK_FILE_SYSTEMS,
     configured_home,
@@ -62,7 +63,7 @@ def check_ledger(given: str | None) -> Iterator[Finding]:
         fix = refused.fix or "check that the database runs and accepts connections from here; PGPASSWORD or ~/.pgpass"
         yield error("ledger", f"{mask_credentials(url)}: {refused}", fix)
         return
-    yield ok("ledger", f"{mask_credentials(url)} responds; it has {count} searches")
+    yield ok("ledger", f"{mask_credentials(url)} responds; it has {plural(count, 'search')}")
 
 
 def check_mlflow(tracking: TrackingSection) -> Iterator[Finding]:

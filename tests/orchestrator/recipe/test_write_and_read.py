@@ -245,6 +245,19 @@ def test_the_checksum_sees_every_field_and_a_missing_one_is_named():
         assert checksum(data | {name: "other"}) != data["checksum"], name
 
 
+@pytest.mark.parametrize("trainer", [{}, {"kind": "nosuch"}])
+def test_a_recipe_of_no_known_trainer_is_refused(trainer):
+    with pytest.raises(InputError, match=r"trainer is .*, not the section of a known trainer"):
+        Recipe.from_json(recipe().to_json() | {"trainer": trainer})
+
+
+def test_a_wrong_number_of_the_model_is_named_with_its_rule():
+    data = recipe().to_json()
+    with pytest.raises(InputError) as refused:
+        Recipe.from_json(data | {"model": data["model"] | {"num_layers": 0}})
+    assert refused.value.problems[0].key == "model.num_layers"
+
+
 @pytest.mark.parametrize(
     ("runs", "told"),
     [

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from orchestrator.launchers.base import LaunchRequest
+from orchestrator.records.lookup import find_attempt
 from orchestrator.search.context import DriverCallbacks
 from orchestrator.search.stopping import Limits
 from search_spaces.hardware.links import Fabric, Links
@@ -54,6 +55,8 @@ def test_it_is_the_first_job_and_trials_avoid_the_slow_node(tmp_path):
     assert (first.spec.num_nodes, first.spec.num_gpus, first.exclude) == (2, 8, ())
     assert [request.exclude for request in trials] == [("n2",), ("n2",)]
     check = search.fabric_check
+    assert find_attempt(search, "t0000") == (check.trial, check.trial.attempts[0])
+    assert check.trial.attempts[0].outcome.fabric is None, "its times are not in each row of the ledger"
     assert (check.trial.state, check.slow_nodes, check.links) == (TrialState.MEASURED, ("n2",), LINKS)
     assert check.node_hours == pytest.approx(2 * 90 / 3600)
     assert (search.num_layouts, len(search.trials)) == (2, 2)

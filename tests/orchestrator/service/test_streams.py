@@ -43,14 +43,27 @@ def test_an_end_that_is_written_between_two_looks_is_reported_as_well(path, monk
     assert asyncio.run(told(journal)) == [sse(event) for event in story.events]
 
 
+@pytest.mark.slow
+def test_the_stream_of_a_journal_that_is_gone_ends(path):
+    journal = written(path, measured_story().events[:4])
+
+    async def follow() -> None:
+        async for words in stream(journal.path, 0, lambda: False):
+            if words.startswith("id: 4"):
+                path.unlink()
+
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(follow())
+
+
 def test_each_look_reads_what_is_new(path):
     story = measured_story()
     journal = written(path, story.events[:4])
     follower = JournalFollower(journal.path)
-    assert [event for _, event in follower.read_new()] == story.events[:4]
+    assert follower.read_new() == story.events[:4]
     for event in story.events[4:]:
         journal.append(event)
-        assert follower.read_new() == [(follower.search, event)]
+        assert list(follower.new_states()) == [(follower.search, event)]
     assert follower.search == fold(SEARCH_ID, story.events)
     assert follower.has_ended
     assert follower.read_new() == []
@@ -64,7 +77,7 @@ def test_a_line_that_its_writer_took_back_is_reported_as_the_one_that_stands_the
     journal.path.write_bytes(b"".join(journal.path.read_bytes().splitlines(keepends=True)[:-1]))
     other = replace(story.events[-2], at=story.events[-2].at + 1)
     written(path, [other])
-    assert [event for _, event in follower.read_new()] == [*story.events[:-2], other]
+    assert follower.read_new() == [*story.events[:-2], other]
 
 
 class LiveRig:
