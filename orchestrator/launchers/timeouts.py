@@ -6,7 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -14,20 +14,29 @@ FOLDER_TIMEOUT_S = 5.0
 """Timeout of reads and writes in an attempt's folder; after it the other attempts go on."""
 
 
-def submit_to_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Start `work` in a daemon thread, which does not delay the process's exit. One that hangs cannot be ended."""
-    answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()  # a caller may stop waiting; the thread still sets its result
-    variables = contextvars.copy_context()
+class ThreadCall(threading.Thread, Generic[T]):
+    """A call in a daemon thread, which does not delay the process's exit; `start` begins it. One that hangs cannot be
+    ended."""
 
-    def run() -> None:
+    def __init__(self, work: Callable[[], T], name: str):
+        super().__init__(name=name, daemon=True)
+        self.answer: Future[T] = Future()
+        self.answer.set_running_or_notify_cancel()  # a caller may stop waiting; the thread still sets its result
+        self._work = work
+        self._variables = contextvars.copy_context()
+
+    def run(self) -> None:
         try:
-            answer.set_result(variables.run(work))
+            self.answer.set_result(self._variables.run(self._work))
         except BaseException as error:
-            answer.set_exception(error)
+            self.answer.set_exception(error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return answer
+
+def submit_to_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Start `work` in such a thread."""
+    call = ThreadCall(work, name)
+    call.start()
+    return call.answer
 
 
 def result_with_timeout(answer: Future[T], limit_s: float, who: str) -> T:
@@ -57,7 +66,9 @@ class HangGuard:
             if not self._hanging[key].done():
                 raise TimeoutError(f"{key}: no answer yet")
             del self._hanging[key]
-        answer = submit_to_thread(work, "in-time")
+        thread = ThreadCall(work, "in-time")
+        thread.start()
+        answer = thread.answer
         try:
             return result_with_timeout(answer, self._limit_s, f"{key}: ")
         except TimeoutError:
