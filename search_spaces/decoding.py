@@ -281,11 +281,6 @@ def _wrong_type(kind: Any, value: Any, name: str) -> ValueError:
     return ValueError(f"{name} is {value!r:.80}, not {getattr(kind, '__name__', kind)}")
 
 
-def _named(error: ValueError, name: str) -> ValueError:
-    """The error with the field's name; one of its own class names its field already."""
-    return ValueError(f"{name}: {error}") if type(error) is ValueError else error
-
-
 def _decoder_of_enum(kind: type[Enum]) -> Decoder:
     def decode_member(value: Any, name: str) -> Enum:
         try:
@@ -351,7 +346,9 @@ def _decoder_of_dataclass(kind: Any) -> Decoder:
         try:
             return decode(kind, value)
         except ValueError as error:
-            raise _named(error, name) from error
+            if type(error) is not ValueError:  # one of its own class names its field already
+                raise
+            raise ValueError(f"{name}: {error}") from error
 
     return decode_inner
 
@@ -393,6 +390,8 @@ def _decoder_of_form(form: WrittenAs) -> Decoder:
         try:
             return form.read(value)
         except ValueError as error:
-            raise _named(error, name) from error
+            if type(error) is not ValueError:  # one of its own class names its field already
+                raise
+            raise ValueError(f"{name}: {error}") from error
 
     return decode_form
