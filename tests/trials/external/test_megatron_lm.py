@@ -115,7 +115,7 @@ def run(tmp_path, python) -> Callable[..., tuple[Outcome, RunningTrial]]:
 def assert_proven(outcome: Outcome, spec: TrialSpec) -> None:
     """The log shows everything of the layout but the parameters."""
     proof = dict(outcome.proof)
-    assert set(proof["unproven"]) <= UNPROVEN
+    assert set(proof["unproven"]) in (UNPROVEN, set())  # the newest checkout of main proves these, too
     assert {name: proof[name] for name in expected_proof(spec).keys() - UNPROVEN} == {
         name: value for name, value in expected_proof(spec).items() if name not in UNPROVEN
     }

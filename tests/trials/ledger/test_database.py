@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -19,7 +18,7 @@ from search_spaces.errors import InputError
 from tests.contracts.test_ledger import emptied
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, written
 from trials.files import sqlite_file
-from trials.ledger import database, projection
+from trials.ledger import database
 from trials.ledger.commands import request_cancel
 from trials.ledger.database import (
     VERSION_TABLE,
@@ -31,7 +30,6 @@ from trials.ledger.database import (
     retry_while_busy,
 )
 from trials.ledger.events import Event, SearchState
-from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import SCHEMA
@@ -312,20 +310,6 @@ def test_a_locked_ledger_is_waited_for_and_one_that_stays_locked_is_unavailable_
         with pytest.raises(LedgerUnavailable, match="locked"):
             writer.apply(*story.steps[1])
     assert writer.last_seq(SEARCH_ID) == 1
-
-
-@pytest.mark.fault(30)
-def test_a_transaction_that_ends_in_its_middle_has_changed_nothing(url, monkeypatch):
-    story, writer = measured_story(), LedgerWriter(url)
-    for step in story.steps[:3]:
-        writer.apply(*step)
-    with monkeypatch.context() as patch:
-        patch.setattr(projection, "_attempt_row", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            writer.apply(*story.steps[3])
-    assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
-    writer.catch_up(story.search, story.events)
-    assert LedgerReader(url).search(SEARCH_ID) == story.search
 
 
 POSTGRES_FAILS = 'connection failed: connection to server at "127.0.0.1", port 50693 failed: '

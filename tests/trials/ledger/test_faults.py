@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -17,10 +18,11 @@ import pytest
 
 from orchestrator.search.event_store import EventStore
 from tests.postgres import PostgresServer, postgres
-from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
+from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story, written
+from trials.ledger import database
 from trials.ledger.commands import request_cancel
 from trials.ledger.database import LedgerFull
-from trials.ledger.events import Event, EventKind
+from trials.ledger.events import Event, EventKind, SearchState
 from trials.ledger.fold import fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
@@ -63,6 +65,21 @@ def until_refused(act: Callable[[int], object]) -> OSError:
 
 
 @pytest.mark.fault(27)
+def test_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_is_room(small_disk):
+    story = measured_story()
+    journal = written(small_disk / "journal.jsonl", story.events)
+    ballast = filled(small_disk)
+    refusal = until_refused(lambda _: journal.append(story.set_state(SearchState.RUNNING, detail="x" * 900)))
+    assert refusal.errno == errno.ENOSPC
+    *told, refused = story.events
+    assert Journal(journal.path).read() == told
+    assert journal.path.read_bytes().endswith(b"\n")
+    ballast.unlink()
+    journal.append(refused)
+    assert Journal(journal.path).read() == story.events
+
+
+@pytest.mark.fault(27)
 def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tmp_path):
     url = f"sqlite:///{small_disk}/ledger.db"
     ledger = LedgerWriter(url)
@@ -93,6 +110,33 @@ def looked_at_from_outside(path: Path) -> list[str]:
 
 
 @pytest.mark.fault(29)
+@pytest.mark.parametrize("kind", ["write", "read"])
+def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(tmp_path, monkeypatch, kind):
+    path, story = tmp_path / "ledger.db", measured_story()
+    writer = LedgerWriter(f"sqlite:///{path}")
+    writer.apply(*story.steps[0])
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "hold_lock", str(path), kind]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    waits, sleep = [], database.time.sleep
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            other.communicate("enough\n")
+        sleep(seconds)
+
+    monkeypatch.setattr(database.time, "sleep", wait)
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        for step in story.steps[1:]:
+            writer.apply(*step)
+        if kind == "read":
+            other.communicate("enough\n")
+    assert LedgerReader(f"sqlite:///{path}").search(SEARCH_ID) == story.search
+    assert (len(set(waits)) >= 5) == (kind == "write"), "a reader holds nobody up"
+
+
+@pytest.mark.fault(29)
 @pytest.mark.parametrize("second", [LedgerWriter, lambda url: request_cancel(url, SEARCH_ID, at=NOON)])
 def test_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_the_first(tmp_path, second):
     path, story = tmp_path / "ledger.db", measured_story()
@@ -116,6 +160,18 @@ def test_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_
 def server() -> Iterator[PostgresServer]:
     with postgres() as server:
         yield server
+
+
+@pytest.mark.fault(30)
+def test_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before(tmp_path):
+    url, story = f"sqlite:///{tmp_path}/ledger.db", measured_story()
+    command = [sys.executable, "-m", "tests.trials.ledger.programs", "die_in_transaction", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
+        assert driver.stdout.readline() == "in the middle\n"
+        driver.kill()
+    assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
+    LedgerWriter(url).catch_up(story.search, story.events)
+    assert LedgerReader(url).search(SEARCH_ID) == story.search
 
 
 @pytest.mark.fault(31)
