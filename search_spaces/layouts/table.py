@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -84,8 +84,9 @@ class LayoutTable(DerivedNumbers, Sequence[Layout]):
         """A table with one row per layout."""
         if isinstance(layouts, LayoutTable):
             return layouts
-        rows = list(layouts)
-        return cls({name: _encode_column(name, [*map(attrgetter(name), rows)]) for name in LAYOUT_FIELDS})
+        rows = map(itemgetter(*LAYOUT_FIELDS), map(_fields_of, layouts))
+        values = [*zip(*rows, strict=True)] or [()] * len(LAYOUT_FIELDS)
+        return cls({name: _encode_column(name, column) for name, column in zip(LAYOUT_FIELDS, values, strict=True)})
 
     @classmethod
     def from_indices(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
@@ -220,6 +221,12 @@ class _Row(Layout):
             return object.__getattribute__(self, name)
         own["_read"].add(name)
         return decoded_field(name, int(own["_table"][name][own["_row"]]))
+
+
+def _fields_of(layout: Layout) -> Mapping[str, Any]:
+    """Values of a layout by field, without an attribute read for each."""
+    fields = vars(layout)
+    return layout.to_json() if "_table" in fields else fields
 
 
 def combinations_of(columns: Iterable[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
