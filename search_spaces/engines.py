@@ -112,7 +112,8 @@ _EVERY_FEATURE = (
 )
 _WITH_DOCUMENTS = (*_EVERY_FEATURE, "document_length")
 _ANY_FEATURE = (*_EVERY_FEATURE, "key_value_latent_size", "num_mtp_layers", "aux_loss_coefficient")
-FEATURES = (*_ANY_FEATURE, "document_length")
+_ANY_TASK = ("adapters", "qlora", "trainable")
+FEATURES = (*_ANY_FEATURE, "document_length", *_ANY_TASK)
 """Every feature of a model beyond GPT-2's and Llama's architecture."""
 _EVERY_ROUTING = ("balanced", "skewed", "learned")
 _QWEN_FEATURES = ("attention_head_size", "qkv_bias", "qk_norm", "rotary_base", "activation")
@@ -146,7 +147,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             reduced_gradient_bytes=2,
             is_ddp_without_zero=True,
             gradient_sums=GradientSums.WHOLE,  # accelerate/accelerator.py, no_sync
-            model_features=_QWEN_FEATURES,
+            model_features=(*_QWEN_FEATURES, *_ANY_TASK),
             emulated_on_cpu=True,
         ),
         # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
@@ -195,7 +196,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             ParameterBytes(2, 4, 12),
             keeps_unrotated=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
-            model_features=_WITH_DOCUMENTS,
+            model_features=(*_WITH_DOCUMENTS, "adapters"),
             routings=_EVERY_ROUTING,
             emulated_on_cpu=False,
         ),
@@ -209,7 +210,8 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             weighs_inside_experts=True,
             splits_p2p=True,
             layer_split=LayerSplit.EVEN,
-            model_features=tuple(name for name in _ANY_FEATURE if name != "post_norms"),
+            # Adapters are Megatron-Bridge's; pretrain_gpt.py has none (trials/trainers/megatron_lm/trainer.py).
+            model_features=(*(name for name in _ANY_FEATURE if name != "post_norms"), "adapters"),
             routings=("balanced", "learned"),
             draws_balanced_routing=True,
             fitted_to=(_MEGATRON_STACK, "Megatron-Bridge of 2026 on Hopper and Blackwell"),
@@ -269,12 +271,16 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
-            model_features=_ANY_FEATURE,  # the script's model
+            model_features=(*_ANY_FEATURE, *_ANY_TASK),  # the script's model
             emulated_on_cpu=False,  # DDP over gloo is accelerate's own, and the rest is refused there
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
-    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), model_features=_ANY_FEATURE, emulated_on_cpu=False)},
+    "command": {
+        "command": EngineProfile(
+            ParameterBytes(2, 4, 12), model_features=(*_ANY_FEATURE, *_ANY_TASK), emulated_on_cpu=False
+        )
+    },
 }
 """Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
+from search_spaces.adapters import Adapters, TrainedPart, adapter_parameters, require_trainable
 from search_spaces.declared import declared, declared_fields, field_types, require_declared
 from search_spaces.decoding import JsonObject
 from search_spaces.errors import InputError, format_value
@@ -42,7 +44,10 @@ class ModelShape(JsonObject):
     weights. Neither are `has_dropout`, whose masks are kept for the backward pass, and `fuses_loss`, where one kernel
     computes the loss and its gradient: they follow from the trainer's options.
 
-    The trainer builds exactly this many parameters, which every outcome proves.
+    A fine-tuning trains `adapters` and the modules that `trainable` names; all other weights are frozen. Where
+    `trainable` is None, all weights train.
+
+    The trainer builds exactly this many parameters, adapters included, which every outcome proves.
     """
 
     num_layers: int = _size("Transformer layers.", le=_MOST_LAYERS)
@@ -132,6 +137,8 @@ class ModelShape(JsonObject):
     document_length: float | None = field(default=None, metadata={"ge": 1})
     has_dropout: bool = False
     fuses_loss: bool = False
+    adapters: Adapters | None = None
+    trainable: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         require_declared(self, "model", "model.", _FIX)
@@ -156,6 +163,7 @@ class ModelShape(JsonObject):
             sizes = f"num_attention_heads {self.num_attention_heads} x attention_head_size {self.head_size}"
             raise _bad("attention_head_size", self.attention_head_size, f"{sizes} is at most 1000000000")
         self._leave_out_usual_values()
+        require_trainable(self)
 
     def _require_experts(self, num_experts: int) -> None:
         if self.experts_per_token is None or self.experts_per_token > num_experts:
@@ -206,6 +214,16 @@ class ModelShape(JsonObject):
         return self.num_attention_heads * self.head_size
 
     @property
+    def qkv_size(self) -> int:
+        """Elements of all heads' queries, keys and values."""
+        return self.query_size + 2 * self.key_value_size
+
+    @property
+    def mlp_inner_size(self) -> int:
+        """Elements of an MLP's first product: of the gate and the value, or of the value alone."""
+        return self.ffn_hidden_size * (2 if self.gated_mlp else 1)
+
+    @property
     def latent_size(self) -> int:
         """Elements of the vectors from which latent attention projects queries, keys and values."""
         return (self.key_value_latent_size or 0) + (self.query_latent_size or 0)
@@ -236,8 +254,12 @@ class ModelShape(JsonObject):
         present = [name for name in _FEATURES if getattr(self, name) != MODEL_DEFAULTS[name]]
         if self.key_value_latent_size is not None:
             present.remove("attention_head_size")
-        is_clamped = self.activation == "clamped_swiglu"
-        return tuple("clamped_swiglu" if is_clamped and name == "activation" else name for name in present)
+        words = {"activation": "clamped_swiglu"} if self.activation == "clamped_swiglu" else {}
+        if self.adapters is not None and self.adapters.kind == "qlora":
+            words["adapters"] = "qlora"
+        if not self.trainable:  # adapters alone
+            present = [name for name in present if name != "trainable"]
+        return tuple(words.get(name, name) for name in present)
 
     @property
     def has_biases(self) -> bool:
@@ -284,7 +306,8 @@ class ModelShape(JsonObject):
     def _parameters_of_layer(self, has_experts: bool, routed: int) -> int:
         experts = routed * self.parameters_per_expert + self._parameters_beside_routed
         norms = (4 if self.post_norms else 2) * self.norm_parameters
-        return self.attention_parameters + norms + (experts if has_experts else self.mlp_parameters)
+        mlp = experts if has_experts else self.mlp_parameters
+        return self.attention_parameters + norms + mlp + adapter_parameters(self)
 
     @property
     def _parameters_beside_routed(self) -> int:
@@ -319,8 +342,12 @@ class ModelShape(JsonObject):
     @property
     def unsplit_layer_parameters(self) -> int:
         """Parameters of one layer that every tensor-parallel rank holds whole: norms, and biases of both outputs."""
-        norms = (4 if self.post_norms else 2) * self.norm_parameters
-        return norms + self._head_norm_parameters + 2 * self.hidden_size * self.has_biases
+        return self.layer_norm_parameters + 2 * self.hidden_size * self.has_biases
+
+    @property
+    def layer_norm_parameters(self) -> int:
+        """Parameters of one layer's norms, those of heads among them."""
+        return (4 if self.post_norms else 2) * self.norm_parameters + self._head_norm_parameters
 
     @property
     def _head_norm_parameters(self) -> int:
@@ -378,6 +405,26 @@ class ModelShape(JsonObject):
         layers = self._parameters_of_layers(self.num_experts or 0) + self.mtp_parameters
         head = 0 if self.tied_embeddings else self.vocab_size * self.hidden_size
         return self.embedding_parameters + layers + self.norm_parameters + head
+
+    @cached_property
+    def trained(self) -> TrainedPart:
+        """The part of the model that trains."""
+        return TrainedPart.of(self)
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Parameters that train, adapters included."""
+        if self.trainable is None:
+            return self.parameters
+        return int(self.num_layers * self.trained.layer) + self.trained.embedding + self.trained.head
+
+    @property
+    def linear_parameters_in_4_bits(self) -> int:
+        """Weights of a layer's linear modules that QLoRA keeps in 4 bits; none otherwise."""
+        if self.adapters is None or self.adapters.kind != "qlora":
+            return 0
+        attention = self.hidden_size * (self.qkv_size + self.attention_output_size)
+        return attention + (0 if self.num_experts else self.hidden_size * (self.mlp_inner_size + self.ffn_hidden_size))
 
     @property
     def active_parameters(self) -> int:
@@ -460,15 +507,24 @@ class ModelShape(JsonObject):
         6 N + 6 L (q + v) s (PaLM, arXiv 2204.02311, appendix B) with q elements of all queries, v of attention's
         output, N the active parameters without an untied input embedding, whose lookup multiplies nothing. Layers with
         a sliding window of w positions have w in place of s; with documents s is `document_length`. A layer that
-        predicts further tokens counts as a layer with a head of its own.
+        predicts further tokens counts as a layer with a head of its own. A frozen weight has no gradient: 4 N of the
+        frozen weights, and 6 N of those that train, since activations' gradients pass all layers.
         """
-        return 6 * (self._multiplied_parameters + self.scored_size * self.attended_positions)
+        return 6 * (self._multiplied_parameters + self.scored_size * self.attended_positions) - self._unneeded_flops
 
     @property
     def causal_flops_per_token(self) -> float:
         """Model FLOPs with only those attention scores that the causal mask and windows leave, which a flash kernel
         really computes."""
-        return 6 * (self._multiplied_parameters + self.scored_size * self.causal_positions)
+        return 6 * (self._multiplied_parameters + self.scored_size * self.causal_positions) - self._unneeded_flops
+
+    @property
+    def _unneeded_flops(self) -> float:
+        """FLOPs of a token for gradients of frozen weights."""
+        if self.trainable is None:
+            return 0
+        looked_up = self.trained.embedding * (not self.tied_embeddings)
+        return 2 * (self._multiplied_parameters - (self.trainable_parameters - looked_up))
 
     @property
     def scored_size(self) -> int:
@@ -540,13 +596,13 @@ MODEL_DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(ModelShap
 
 def field_of_feature(name: str) -> str:
     """Field that gives a model a feature."""
-    return "activation" if name == "clamped_swiglu" else name
+    return {"clamped_swiglu": "activation", "qlora": "adapters"}.get(name, name)
 
 
 _FEATURES = (
     *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases", "sliding_window"),
     *("attention_sinks", "post_norms", "num_experts", "key_value_latent_size", "num_mtp_layers"),
-    *("aux_loss_coefficient", "document_length"),
+    *("aux_loss_coefficient", "document_length", "adapters", "trainable"),
 )
 MODEL_FIELDS = declared_fields(ModelShape)
 """Fields that a search file may give."""

@@ -60,7 +60,7 @@ def _energy_problems(file: SearchFile) -> Iterator[Problem]:
 
 def routing_of(file: SearchFile) -> str | None:
     """Routing of experts in the trials, given or the default; None for a model without experts."""
-    if file.model.shape().num_experts is None:
+    if file.shape().num_experts is None:
         return None
     return file.measure.routing or (BALANCED if BALANCED in _routings(file.trainer.kind) else LEARNED)
 
@@ -74,7 +74,7 @@ def _routings(trainer_kind: str) -> set[str]:
 
 def _routing_problems(file: SearchFile) -> Iterator[Problem]:
     """Problems with a routing of experts that the model or the trainer does not have."""
-    given, model = file.measure.routing, file.model.shape()
+    given, model = file.measure.routing, file.shape()
     if given is None:
         return
     routing, kinds = Routing.of(given), sorted(_routings(file.trainer.kind))
@@ -152,7 +152,7 @@ def _template_of_another_model(file: SearchFile) -> Iterator[Problem]:
         return
     given = {name.replace("-", "_"): each for name, each in flat(template, trainer.table).items()}
     refused = {str(problem.key): str(problem.rule) for problem in FileSettings(given, trainer.table).problems()}
-    said = trainer.model_keys(file.model.shape())
+    said = trainer.model_keys(file.shape())
     other = "a template must not train another model than the model section's"
     contradicting = {name: other for name in said if name in given and given[name].value not in (None, said[name])}
     for name, rule in (refused | contradicting).items():

@@ -220,7 +220,7 @@ def _known_engines(engines: set[str], file: SearchFile, candidates: tuple[Layout
 def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, problems: list[Problem]) -> Layout | None:
     if file.baseline is not None:
         with _collect_problems(problems, document, "baseline"):
-            workload = Workload(file.model.shape(), file.cluster.cluster(), file.global_batch_size)
+            workload = Workload(file.shape(), file.cluster.cluster(), file.global_batch_size)
             return file.baseline.layout(space.given_axes(), workload)
     return None
 
@@ -239,7 +239,7 @@ def _trainer_with_data(
     file: SearchFile, document: Document, problems: list[Problem]
 ) -> tuple[TrainerSection, ModelShape]:
     """The trainer, with number and checksum of its tokens, and the model as it trains on them with its options."""
-    model = TRAINERS[file.trainer.kind].trained_model(file.model.shape(), file.trainer.arguments)
+    model = TRAINERS[file.trainer.kind].trained_model(file.shape(), file.trainer.arguments)
     with _collect_problems(problems, document, "trainer", "data", "path"):
         data = file.trainer.data.pinned(model)
         return file.trainer.model_copy(update={"data": data}), data.trained_model(model)
@@ -283,7 +283,7 @@ def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
     from search_spaces.tables.measured_table import read_table
 
     observations = read_table(table)
-    return problem_for(observations, file.model.shape(), file.cluster.cluster(), file.global_batch_size).layouts
+    return problem_for(observations, file.shape(), file.cluster.cluster(), file.global_batch_size).layouts
 
 
 def _require_rows_of(table: Path, cluster: Cluster) -> None:

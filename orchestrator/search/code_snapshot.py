@@ -12,6 +12,7 @@ from pathlib import Path
 import trials
 
 COMPUTE_SIDE = (
+    "search_spaces/adapters.py",
     "search_spaces/__init__.py",
     "search_spaces/declared.py",
     "search_spaces/decoding.py",

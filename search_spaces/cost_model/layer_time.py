@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from search_spaces.adapters import BYTES_OF_4_BITS, adapted_modules, module_sizes
 from search_spaces.cost_model.constants import Key
 from search_spaces.cost_model.exchange_time import sorted_bytes
 from search_spaces.cost_model.machine_speed import MachineSpeed
@@ -28,7 +29,8 @@ def layer_compute(
     attention = scores * _attention_slowdown(machine, layouts, narrow)
     found = {("compute", constants): seconds * narrow * per_flop for constants, seconds in flops.items()}
     found["compute", ("gemm",)] += attention * per_flop
-    traffic = _bytes_accessed(model, layouts, shares) / machine.memory_bytes_per_s
+    accessed = _bytes_accessed(model, layouts, shares) + _adapter_bytes(model, layouts, shares)
+    traffic = accessed / machine.memory_bytes_per_s
     return found | {("compute", ("memory_traffic",)): traffic}
 
 
@@ -51,7 +53,9 @@ def _gemm_flops(
     """FLOPs of a layer's GEMMs on all tensor-parallel ranks by their constants, as those in 16 bits of one matrix that
     take as long."""
     tokens, routed = tokens_of_rank(model, layouts), _routed_share(model)
-    passes = 3 + shares.layers
+    # Frozen weights have no gradient, the third product of each.
+    trained = model.trained.layer / model.layer_parameters
+    passes = 2 + trained + shares.layers
     linear = 2 * tokens * (model.active_layer_parameters * passes + shares.parameters(model))
     in_16_bits = layouts.of_recipe(lambda recipe: recipe.products_in_16_bits) / passes
     speedup = layouts.of_recipe(lambda recipe: speedup_over_fp16(machine.accelerator, recipe.arithmetic))
@@ -144,6 +148,16 @@ def _bytes_accessed(model: ModelShape, layouts: LayoutTable, shares: RecomputedS
     return accessed + scaled + sorted_bytes(model, layouts, shares)
 
 
+def _adapter_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
+    """Bytes that adapters read and write in a layer, whose products are too narrow to be limited by FLOPs: each
+    reads its input, writes its output and adds it to the module's, and both again for the gradients. Weights in 4 bits
+    are read, and written in 16 bits, before each product (bitsandbytes/autograd/_functions.py, MatMul4Bit)."""
+    widths = sum(sum(module_sizes(model, name)) for name in adapted_modules(model))
+    accessed = tokens_of_rank(model, layouts) * widths * element_bytes(layouts) * (2.5 * (2 + shares.layers))
+    restored = model.linear_parameters_in_4_bits * (BYTES_OF_4_BITS + element_bytes(layouts)) * (2 + shares.layers)
+    return (accessed + restored) / layouts["tensor_parallel"]
+
+
 def _scaled_bytes(model: ModelShape, layouts: LayoutTable, shares: RecomputedShares) -> np.ndarray:
     """Bytes that are moved to scale a token's operands of 8- and 4-bit GEMMs in one layer: inputs in each forward pass,
     gradients of outputs in the backward pass."""
@@ -167,6 +181,7 @@ pass with gradients of its size."""
 def pass_launch_s(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable) -> np.ndarray:
     """Host time to launch a pass of one layer, a mean over the layers, without what CUDA graphs capture."""
     layer = LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1)
+    layer = layer + ADAPTER_LAUNCH_S * len(adapted_modules(model)) * np.where(layouts["torch_compile"] > 0, 0.5, 1)
     experts = model.num_expert_layers / model.num_layers
     of_experts = EXPERT_LAYER_LAUNCH_S * experts * machine.is_gpu
     captured = (
@@ -193,6 +208,9 @@ def _collectives(layouts: LayoutTable) -> np.ndarray:
 
 LAYER_LAUNCH_S = 0.7e-3
 """Host time to launch one layer's kernels in a pass: 40 or so at 15 to 20 us each in eager PyTorch."""
+ADAPTER_LAUNCH_S = 0.09e-3
+"""Host time to launch an adapter's kernels in a pass: two products, a scale, a sum and a cast, as long each as those of
+a layer."""
 EXPERT_LAYER_LAUNCH_S = 2e-3
 """Host time to launch what a layer with experts has more in a pass: router, permutation, dispatch, grouped GEMMs."""
 HOST_CALL_S = 0.09e-3

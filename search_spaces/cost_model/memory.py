@@ -14,6 +14,7 @@ from functools import reduce
 
 import numpy as np
 
+from search_spaces.adapters import BYTES_OF_4_BITS, adapted_modules
 from search_spaces.cost_model.recomputation import RecomputedShares
 from search_spaces.cost_model.stage_table import StageTable, in_flight, layers_alike
 from search_spaces.engines import BYTES_OF_MOMENT, ENGINE_PROFILES, ENGINES, EngineProfile, GradientSums
@@ -78,8 +79,9 @@ def stage_memory(
         copies = copies + layers * _column(_quantized_copies(alike, layouts))
         gathered = np.maximum(gathered, (layers > 0) * _column(_gathered_bytes(alike, layouts)))
     state = _state(layouts, stages)
+    weights = state["weights"] + copies / GIB - stages.layers * _column(_bytes_saved_by_4_bits(model, layouts)) / GIB
     return StageMemory(
-        **state | {"weights": state["weights"] + copies / GIB},
+        **state | {"weights": weights},
         activations=(in_flight(layouts, stages.index) * kept + working) / GIB,
         logits=(stages.has_head + of_mtp) * _column(_logit_bytes(model, layouts)) / GIB,
         buffers=(gathered + _column(_message_bytes(model, layouts))) / GIB,
@@ -89,29 +91,41 @@ def stage_memory(
 def _state(layouts: LayoutTable, stages: StageTable) -> dict[str, np.ndarray]:
     """GiB of weights, gradients and optimizer of a rank on the device, and `on_host`, where the optimizer is with
     offload."""
-    dense = stages.of_rank(layouts), layouts.shards
-    routed = stages.routed_of_rank(layouts), layouts.expert_shards
+    every = stages.of_rank(layouts), stages.routed_of_rank(layouts)
+    trained = stages.trained_of_rank(layouts)
     is_here = ~layouts.equals("offload", "optimizer")
     moment = np.array([BYTES_OF_MOMENT[word] for word in CHOICES["moment_dtype"]])[layouts["moment_dtype"]]
     optimizer = _by_engine(layouts, "optimizer") - 2 * (BYTES_OF_MOMENT["fp32"] - moment)
     gradients = _by_engine(layouts, "gradients") + _gradient_copies(layouts) - 2 * (layouts["gradients_in_bf16"] > 0)
     unsharded = sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
 
-    def held(per_parameter: np.ndarray, sharded_from: int, beside: np.ndarray | float = 0.0) -> np.ndarray:
+    def held(
+        parts: tuple[np.ndarray, np.ndarray],
+        per_parameter: np.ndarray,
+        sharded_from: int,
+        beside: np.ndarray | float = 0.0,
+    ) -> np.ndarray:
         is_sharded = layouts["zero_stage"] >= sharded_from
         of_each = (
             parameters * _column(per_parameter / np.where(is_sharded, shards, 1) + beside)
-            for parameters, shards in (dense, routed)
+            for parameters, shards in zip(parts, (layouts.shards, layouts.expert_shards), strict=True)
         )
         return sum(of_each) / GIB
 
     return {
-        "weights": held(_by_engine(layouts, "weights"), 3),
-        "gradients": held(gradients, 2, unsharded),
-        "optimizer": held(optimizer * is_here, 1),
-        "update": held(_by_engine(layouts, "update") * is_here, 1),
-        "on_host": held(optimizer * ~is_here, 1),
+        "weights": held(every, _by_engine(layouts, "weights"), 3),
+        "gradients": held(trained, gradients, 2, unsharded),
+        "optimizer": held(trained, optimizer * is_here, 1),
+        "update": held(trained, _by_engine(layouts, "update") * is_here, 1),
+        "on_host": held(trained, optimizer * ~is_here, 1),
     }
+
+
+def _bytes_saved_by_4_bits(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a layer on each rank that its frozen linear modules take less in 4 bits."""
+    shards = np.where(layouts["zero_stage"] == 3, layouts.shards, 1)
+    saved = _by_engine(layouts, "weights") - BYTES_OF_4_BITS
+    return model.linear_parameters_in_4_bits * saved / layouts["tensor_parallel"] / shards
 
 
 def _quantized_copies(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -185,11 +199,13 @@ class _LayerParts:
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float) -> _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
         copied, less = _quantized_inputs(layouts)
-        per_width = _mlp_tensors(model, layouts) * width - less
+        per_width = (_mlp_tensors(model, layouts) - ("mlp_product" not in model.trained.inputs)) * width - less
         dense, routed, shared = (tokens * size * per_width / tensor for size in model.mlp_widths)
         return cls(
             around=_bytes_around(model, layouts, less),
-            attention=_attention_bytes(model, layouts) + tokens * model.attention_output_size * copied / tensor,
+            attention=_attention_bytes(model, layouts)
+            + tokens * model.attention_output_size * copied / tensor
+            + tokens * _adapter_widths(model) * width / tensor,
             scores=_score_bytes(model, layouts, width),
             dense=dense,
             routed=routed,
@@ -227,14 +243,16 @@ def _sequence_split(layouts: LayoutTable) -> np.ndarray:
 
 
 def _bytes_around(model: ModelShape, layouts: LayoutTable, less: np.ndarray) -> np.ndarray:
-    """Inputs of the norms and of the layers after them, `less` bytes an element less for the latter; a byte each for
-    the masks of the two dropouts. nanotron keeps what its column-parallel layers gathered, too: measured peaks of its
-    pipelines include only a part of it."""
+    """Inputs of the norms and of the layers after them, `less` bytes an element less for the latter, which gradients of
+    weights alone need; a byte each for the masks of the two dropouts. nanotron keeps what its column-parallel layers
+    gathered, too: measured peaks of its pipelines include only a part of it."""
     tensor, split, width = layouts["tensor_parallel"], _sequence_split(layouts), element_bytes(layouts)
+    unneeded = len({"attention_input", "mlp_input"} - model.trained.inputs) * width
     gathers = engine_column(layouts, lambda engine: engine.keeps_gathered_inputs)
     left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
     gathered = np.where((split > 1) & gathers, 2 * width * left, 0)
-    of_element = ((6 if model.post_norms else 4) * width + 2 * model.has_dropout - 2 * less) / split + gathered
+    kept = (6 if model.post_norms else 4) * width - unneeded
+    of_element = (kept + 2 * model.has_dropout - 2 * less) / split + gathered
     return tokens_of_rank(model, layouts) * model.hidden_size * of_element
 
 
@@ -246,6 +264,11 @@ def _attention_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
     before = heads * rotates * (model.position_embedding == "rotary") + heads * model.qk_norm
     inputs = model.query_size + 2 * model.key_value_size + model.attention_output_size + model.latent_size
     return tokens_of_rank(model, layouts) * (inputs + before) * element_bytes(layouts) / layouts["tensor_parallel"]
+
+
+def _adapter_widths(model: ModelShape) -> int:
+    """Elements of a token between the two matrices of a layer's adapters."""
+    return 0 if model.adapters is None else model.adapters.rank * len(adapted_modules(model))
 
 
 def _quantized_inputs(layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:

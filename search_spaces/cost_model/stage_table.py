@@ -17,14 +17,15 @@ from search_spaces.model_shape import ModelShape
 @dataclass(frozen=True)
 class StageTable:
     """`index` counts stages from 0; `layers` are a stage's own, `expert_layers` those with experts among them;
-    `parameters` are summed over its tensor-parallel ranks, `routed` those of experts among them. The head is on the
-    last stage, or where the trainer puts it."""
+    `parameters` are summed over its tensor-parallel ranks, `routed` those of experts among them, `trained` those that
+    train, with those of experts. The head is on the last stage, or where the trainer puts it."""
 
     index: np.ndarray
     layers: np.ndarray
     expert_layers: np.ndarray
     parameters: np.ndarray
     routed: np.ndarray
+    trained: np.ndarray
     is_first: np.ndarray
     has_head: np.ndarray
 
@@ -59,8 +60,11 @@ class StageTable:
             ends = ends - (is_first & has_head) * table
         of_layers = sum(number * alike.layer_parameters for alike, number in layers_alike(model, layers, experts))
         routed = experts * model.routed_parameters_per_layer + has_head * model.routed_mtp_parameters
-        parameters = of_layers + ends + has_head * model.mtp_parameters
-        return cls(index, layers, experts, parameters, routed, is_first, has_head)
+        parameters = trained = of_layers + ends + has_head * model.mtp_parameters
+        if model.trainable is not None:
+            part = model.trained
+            trained = layers * part.layer + is_first * part.embedding + has_head * part.head
+        return cls(index, layers, experts, parameters, routed, trained, is_first, has_head)
 
     def of_rank(self, layouts: LayoutTable) -> np.ndarray:
         """Parameters of each stage's ranks outside routed experts."""
@@ -69,6 +73,13 @@ class StageTable:
     def routed_of_rank(self, layouts: LayoutTable) -> np.ndarray:
         """Parameters of the experts that a rank of each stage holds."""
         return self.routed / layouts.ranks_of_expert_layer[:, None]
+
+    def trained_of_rank(self, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
+        """Parameters of each stage's ranks that train, outside routed experts and of these."""
+        routed = np.where(self.trained < self.parameters, 0, self.routed)
+        return (self.trained - routed) / layouts["tensor_parallel"][:, None], routed / layouts.ranks_of_expert_layer[
+            :, None
+        ]
 
 
 def layers_alike(

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from search_spaces.adapters import BYTES_OF_4_BITS
 from search_spaces.cost_model.constants import Columns, product_of
 from search_spaces.cost_model.exchange_time import EXPOSED, context_exchange, expert_exchange, tensor_exchange
 from search_spaces.cost_model.layer_time import (
@@ -175,7 +176,8 @@ def _sharded_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTa
     shards = _shards(machine, layouts)
     count, stride = shards.ranks, shards.stride
     reduced = np.where(sums_whole_gradients(layouts), 0, reduced_gradient_bytes(layouts))
-    width = 2 * gathered_weight_bytes(layouts) + reduced
+    trained = model.trainable_parameters / model.parameters
+    width = 2 * _gathered_bytes(model, layouts) + reduced * trained
     is_each = engine_column(layouts, lambda engine: engine.gathers_each_parameter).astype(bool)
     is_slow = shards.leave(machine.ranks_per_domain) & is_each
     adapter = np.where(is_slow, machine.pair_bytes_per_s(count, stride), np.inf)
@@ -184,6 +186,12 @@ def _sharded_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTa
     copies = layouts.expert_shards
     routed = model.routed_parameters / layouts.ranks_of_expert_layer * (copies - 1) / copies
     return np.where(layouts["zero_stage"] == 3, (dense + routed) * width / rate, 0)
+
+
+def _gathered_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """Bytes of a gathered weight, a mean: frozen ones are gathered, too, those in 4 bits as they are."""
+    share = model.num_layers * model.linear_parameters_in_4_bits / model.parameters
+    return gathered_weight_bytes(layouts) * (1 - share) + BYTES_OF_4_BITS * share
 
 
 def _shards(machine: MachineSpeed, layouts: LayoutTable) -> RankGroups:
@@ -200,7 +208,7 @@ def _shards(machine: MachineSpeed, layouts: LayoutTable) -> RankGroups:
 
 def _per_step_seconds(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable, stages: StageTable) -> Columns:
     """Seconds once per step rather than per micro-batch."""
-    dense, routed = stages.of_rank(layouts).max(axis=1), stages.routed_of_rank(layouts).max(axis=1)
+    dense, routed = (part.max(axis=1) for part in stages.trained_of_rank(layouts))
     is_sharded, is_offloaded = layouts["zero_stage"] >= 1, layouts.equals("offload", "optimizer")
     updated = dense / np.where(is_sharded, layouts.shards, 1) + routed / np.where(is_sharded, layouts.expert_shards, 1)
     on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))

@@ -7,9 +7,10 @@ and megatron/core/distributed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from search_spaces.adapters import ALL_LINEAR, EMBEDDING, HEAD, NAMES_OF_LIBRARY, NORMS, TRANSFORMERS
 from search_spaces.layouts.matmul_recipes import MATMUL_RECIPES, MatmulRecipe
 from search_spaces.layouts.pipeline_split import DECIDING_FIELDS, SPLIT_FIELDS, GivenSplit
 from search_spaces.model_shape import ModelShape
@@ -34,6 +35,30 @@ def zero_in_pipeline(rule: str) -> Rule:
 
 
 _ZERO_IN_PIPELINE = "set zero_stage to 0 or 1, or pipeline_parallel to 1"
+
+
+def names_modules_as(library: str) -> tuple[Rule, ...]:
+    """Rules that adapters, and modules that train, have the names of the library that builds them."""
+    known = NAMES_OF_LIBRARY[library] + ((ALL_LINEAR, NORMS, EMBEDDING, HEAD) if library == TRANSFORMERS else ())
+    return tuple(_names_in(known, library, *field) for field in _NAMING_FIELDS)
+
+
+def _names_in(known: tuple[str, ...], library: str, field: str, names_of: Callable[[Any], Sequence[str]]) -> Rule:
+    return Rule(
+        (f"model.{field}",),
+        lambda given: not {*names_of(given)} <= {*known},
+        f"{{engine}} has the modules of {library}: {', '.join(known)}",
+        "name these",
+        name=f"{field}_names",
+        only={f"model.{field}": is_given},
+        told=lambda found, task: f"modules are {', '.join(names_of(*found.values()))}",
+    )
+
+
+_NAMING_FIELDS: tuple[tuple[str, Callable[[Any], Sequence[str]]], ...] = (
+    ("adapters", lambda adapters: adapters.target_modules),
+    ("trainable", tuple),
+)
 
 
 def too_few_micro_batches(fewer: int, rule: str) -> Rule:

@@ -132,7 +132,7 @@ _COUNTED: Mapping[str, Callable[[Layout, Any], Any]] = {
 
 def finding(values: Mapping[str, Any]) -> str:
     """The values of fields as a sentence's part: the first, with the others."""
-    (name, value), *others = values.items()
+    (name, value), *others = ((_shown(name), value) for name, value in values.items())
     beside = " and ".join(f"{other} {_format(each)}" for other, each in others)
     return f"{name} is {_format(value)}" + (f" with {beside}" if beside else "")
 
@@ -167,8 +167,15 @@ def _is_in(value: Any, clash: Clash) -> Any:
 def _way_out(name: str, others: Clashes) -> str:
     instead = [f"set {n} to {_choice(n, few)}" for n, clash in others.items() if (few := _without(n, clash))]
     default = _DEFAULTS[name.removeprefix("model.")]
-    own = f"leave {name} out" if default is None or name.startswith("model.") else f"set {name} to {_format(default)}"
+    is_left_out = default is None or name.startswith("model.")
+    own = f"leave {_shown(name)} out" if is_left_out else f"set {name} to {_format(default)}"
     return ", or ".join([*instead, own])
+
+
+def _shown(name: str) -> str:
+    """A field's key in a search file, where what trains stands beside the model."""
+    own = name.removeprefix("model.")
+    return own if own in OF_TASK else name
 
 
 def _without(name: str, clash: Clash) -> tuple[Any, ...]:
@@ -228,6 +235,16 @@ def _rows_of_features(known: tuple[str, ...], owner: str) -> Iterator[Rule]:
                 f"set trainer.data.attention_mask to causal, or use engine {' or '.join(engines)}",
                 told=lambda found, task: "trainer.data.attention_mask is block_causal",
             )
+        elif name in OF_TASK and name not in known:
+            engines = [engine for engine in OWN_ENGINES if name in ENGINE_PROFILES[engine].model_features]
+            yield Rule(
+                (f"model.{field_of_feature(name)}",),
+                always,
+                f"{owner} trains no {OF_TASK[name]}",
+                f"remove {field_of_feature(name)}, or use engine {' or '.join(engines)}",
+                name=name,
+                only={"model.features": has_feature(name)},
+            )
         elif name not in known:
             yield Rule(
                 (f"model.{field_of_feature(name)}",),
@@ -235,11 +252,19 @@ def _rows_of_features(known: tuple[str, ...], owner: str) -> Iterator[Rule]:
                 f"{owner} builds models without it" + (f"; it builds {', '.join(known)}" if known else ""),
                 f"leave model.{field_of_feature(name)} out, or use another engine",
                 name=name,
-                only={"model.features": _has(name)},
+                only={"model.features": has_feature(name)},
             )
 
 
-def _has(feature: str) -> Callable[[tuple[str, ...]], bool]:
+OF_TASK: Mapping[str, str] = {
+    "adapters": "adapters",
+    "qlora": "adapters beside weights in 4 bits",
+    "trainable": "single modules of a model",
+}
+"""Features that a search file's task gives a model, by what an engine without them does not train."""
+
+
+def has_feature(feature: str) -> Callable[[tuple[str, ...]], bool]:
     return lambda features: feature in features
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from search_spaces.adapters import TRANSFORMERS
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import V_SCHEDULES
 from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
@@ -20,12 +21,23 @@ from search_spaces.rules.engine_rules import (
     bf16_reductions,
     flash_heads,
     given_stages,
+    names_modules_as,
     overlap_in_pipeline,
     quantized_products,
     sharded_replicas,
     some_layers_recomputed,
 )
-from search_spaces.rules.rule import Clash, EngineRules, Rule, at_least, clashes, engine_limits, is_given, is_not
+from search_spaces.rules.rule import (
+    Clash,
+    EngineRules,
+    Rule,
+    at_least,
+    clashes,
+    engine_limits,
+    has_feature,
+    is_given,
+    is_not,
+)
 
 _sequence = Rule(
     ("model.seq_length", "tensor_parallel"),
@@ -115,6 +127,15 @@ _ACCELERATE: tuple[Rule, ...] = (
         " normalises nothing",
     ),
     sharded_replicas,
+    *names_modules_as(TRANSFORMERS),
+    clashes(
+        "zero_stage",
+        {"model.features": has_feature("qlora")},
+        "accelerate leaves weights in 4 bits out of FSDP2's shards (accelerate/utils/fsdp_utils.py)",
+        values=(2, 3),
+        fix="set zero_stage to 0, or adapters.kind to lora",
+        name="qlora",
+    ),
     *engine_limits(
         ACCELERATE,
         {
@@ -280,6 +301,7 @@ _TORCHTITAN: tuple[Rule, ...] = (
 """Rules of torchtitan's llama3 and qwen3. FSDP always overlaps and has no buckets."""
 
 
+_WHOLE = "engine torch adds adapters to whole linear modules, as a plain reference for others"
 OWN_RULES: EngineRules = {
     ACCELERATE: (*_ACCELERATE, _rotary),
     TORCHTITAN: (*_TORCHTITAN, _sequence, _rotary),
@@ -320,6 +342,16 @@ OWN_RULES: EngineRules = {
         _experts_as_layers,
         *engine_limits("deepspeed"),
     ),
-    "torch": (*TORCH_RULES, _sequence, _rotary, *_masked_flash, _experts_as_layers, *engine_limits("torch")),
+    "torch": (
+        *TORCH_RULES,
+        _sequence,
+        _rotary,
+        *_masked_flash,
+        _experts_as_layers,
+        *names_modules_as(TRANSFORMERS),
+        clashes("tensor_parallel", {"model.adapters": is_given}, _WHOLE, values=at_least(2)),
+        clashes("torch_compile", {"model.adapters": is_given}, _WHOLE),
+        *engine_limits("torch"),
+    ),
 }
 """Rules of the engines of Parlay's trainer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.declared import field_types
+from search_spaces.decoding import decode_value, parse_json
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.axis import Kind
@@ -233,13 +235,22 @@ def _value(name: str, cell: str) -> Any:
     """The value in a cell by the column's type."""
     if (kind := _TYPES[name]) is str:
         return unescape_cell(cell)
+    if kind not in _FORMS:
+        return _of_json(kind, name, unescape_cell(cell))
     form, rule = _FORMS[kind]
     if not re.fullmatch(form, cell):
         raise _bad_cell(name, cell, rule)
     return cell == "1" if kind is bool else kind(cell)
 
 
-_FORMS = {
+def _of_json(kind: Any, name: str, text: str) -> Any:
+    try:
+        return decode_value(kind, parse_json(text), name)
+    except ValueError as error:
+        raise _bad_cell(name, text, f"JSON of the model's {name}: {error}") from None
+
+
+_FORMS: Mapping[Any, tuple[str, str]] = {
     bool: ("[01]", "0 or 1"),
     int: ("[0-9]{1,12}", "a whole number"),
     float: (
@@ -369,4 +380,6 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
-    return escape_cell(str(value)) if _TYPES[name] is str else repr(value)
+    if (kind := _TYPES[name]) is str:
+        return escape_cell(str(value))
+    return repr(value) if kind in _FORMS else json.dumps(value)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from dashboards.schema import TrackingSection
 from orchestrator.config.schema.launcher import LauncherSection
 from orchestrator.config.schema.notify import NotifySection
+from search_spaces.adapters import Adapters
 from search_spaces.errors import InputError
+from search_spaces.model_shape import ModelShape
 from search_spaces.schema.cluster_sections import ClusterSection
+from search_spaces.schema.declared_section import DeclaredSection, section_of
 from search_spaces.schema.durations import Duration
 from search_spaces.schema.sections import BaselineSection, ConstraintsSection, ModelSection, SpaceSection, resolved_path
 from search_spaces.schema.validation import Section, folder_from_context
@@ -157,6 +170,24 @@ class SearchSection(Section):
         return None if self.warm_start in (FROM_LEDGER, FROM_NOTHING) else Path(self.warm_start)
 
 
+ALL, ADAPTERS = "all", "adapters"
+"""Words of `trainable`; otherwise it names modules."""
+
+if TYPE_CHECKING:
+    AdaptersSection = DeclaredSection
+else:
+    AdaptersSection = section_of(Adapters)
+
+
+def _trainable(given: Any) -> Any:
+    """InputError for anything but the words, or names of modules."""
+    is_list = isinstance(given, list) and given and all(isinstance(name, str) for name in given)
+    if given in (None, ALL, ADAPTERS) or is_list:
+        return given
+    rule = "all, adapters, or a list of modules"
+    raise InputError.of("type", f"is {given!r:.80}", rule=rule, fix="for example [lm_head, norms]", value=given)
+
+
 class SearchFile(Section):
     """A search for the fastest layout: the model, the cluster, and the layouts to try.
 
@@ -171,6 +202,23 @@ class SearchFile(Section):
         description="Beginning of the search's id: a-z, 0-9 and -, at most 41 characters.",
     )
     model: ModelSection
+    task: Literal["pretrain", "finetune"] = Field(
+        default="pretrain",
+        description="pretrain: all weights train. finetune: adapters and trainable say which do (docs/trainers.md).",
+    )
+    adapters: AdaptersSection | None = Field(
+        default=None, description="Low-rank adapters beside frozen weights, with task finetune."
+    )
+    trainable: Annotated[
+        str | list[str] | None,
+        PlainValidator(_trainable),
+        WithJsonSchema({"anyOf": [{"enum": [ALL, ADAPTERS]}, {"type": "array", "items": {"type": "string"}}]}),
+    ] = Field(
+        default=None,
+        description="With task finetune, what trains: all weights, the adapters alone, or these modules beside them:"
+        " linear modules of the layers, norms, embed_tokens, lm_head. Default: the adapters where there are any, else"
+        " all.",
+    )
     cluster: ClusterSection
     global_batch_size: int = Field(
         ge=1,
@@ -205,3 +253,28 @@ class SearchFile(Section):
         max_length=4096,
         description="Folder in which each search gets its own folder; relative to the working directory.",
     )
+
+    @model_validator(mode="after")
+    def _trains_what_its_task_says(self) -> Self:
+        if self.task == "pretrain":
+            for name in ("adapters", "trainable"):
+                if getattr(self, name) not in (None, ALL):
+                    raise _contradiction(name, "given", "a pretraining trains all weights", "write task: finetune")
+        if self.trainable == ADAPTERS and self.adapters is None:
+            raise _contradiction("trainable", ADAPTERS, "the search has no adapters", "give adapters, or remove it")
+        if self.trainable == ALL and self.adapters is not None:
+            rule = "weights beside adapters are frozen"
+            raise _contradiction("trainable", ALL, rule, "remove it, or remove adapters")
+        self.shape()
+        return self
+
+    def shape(self) -> ModelShape:
+        """The model with the part of it that trains."""
+        adapters = None if self.adapters is None else self.adapters.value()
+        named = tuple(self.trainable) if isinstance(self.trainable, list) else ()
+        is_whole = adapters is None and not named
+        return replace(self.model.shape(), adapters=adapters, trainable=None if is_whole else named)
+
+
+def _contradiction(key: str, given: Any, rule: str, fix: str) -> InputError:
+    return InputError.of("contradiction", f"is {given!s:.80}", key=key, value=str(given), rule=rule, fix=fix)

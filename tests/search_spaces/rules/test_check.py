@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from search_spaces.adapters import Adapters
 from search_spaces.engines import ENGINE_PROFILES, ENGINES, OWN_ENGINES, is_emulated
 from search_spaces.hardware.cluster import ACCELERATORS
 from search_spaces.layouts.layout import Layout
@@ -194,6 +195,9 @@ FEATURES = {
     "num_mtp_layers": {"num_mtp_layers": 1},
     "document_length": {"document_length": 8.0},
     "aux_loss_coefficient": {"num_experts": 4, "experts_per_token": 2, "aux_loss_coefficient": 0.01},
+    "adapters": {"adapters": Adapters(4), "trainable": ()},
+    "qlora": {"adapters": Adapters(4, "qlora"), "trainable": ()},
+    "trainable": {"trainable": ("q_proj",)},
 }
 
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from search_spaces.adapters import MEGATRON
 from search_spaces.layouts.layout import Layout
 from search_spaces.routing import BALANCED, Routing
+from search_spaces.rules.engine_rules import names_modules_as
 from search_spaces.rules.rule import Rule, activations, allows_only, builds_only, clashes
 from trials.trainers.base import LayoutExport, Trainer
 from trials.trainers.common.megatron_core import ANY_MODEL, CORE_ROWS, core_fields
@@ -254,11 +256,12 @@ RULES: tuple[Rule, ...] = (
     *builds_only(
         (
             *("attention_head_size", "qkv_bias", "qk_norm", "activation", "rotary_base", "linear_biases"),
-            *("attention_sinks", "num_experts", "key_value_latent_size", "num_mtp_layers"),
+            *("attention_sinks", "num_experts", "key_value_latent_size", "num_mtp_layers", "adapters"),
         ),
         owner=_TITLE,
     ),
     activations(("silu",), ("gelu",), owner=_TITLE),
+    *names_modules_as(MEGATRON),
     *MEGATRON_LM_RULES,
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.rules.engine_rules import MEGATRON_RULES, quantized_products
-from search_spaces.rules.rule import Rule, activations, engine_limits
+from search_spaces.rules.rule import Rule, activations, clashes, engine_limits
 from trials.ranks.cuda_connections import refused_connections
 from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, last_rank
 from trials.trainers.common.log_lines import MEGATRON_LM_LOG
@@ -88,8 +88,10 @@ RULES: tuple[Rule, ...] = (
     *engine_limits(NAME, MEGATRON_LM.table.limits),
 )
 
+_NO_ADAPTERS = clashes("model.adapters", {}, "pretrain_gpt.py trains all weights; Megatron-Bridge has adapters")
+
 TRAINER = Trainer(
-    rules={NAME: RULES},
+    rules={NAME: (*RULES, _NO_ADAPTERS)},
     required_keys=("script",),
     optional_keys=SCRIPT_KEYS,
     invocation=_invocation,
@@ -98,5 +100,5 @@ TRAINER = Trainer(
     argument_error=MEGATRON_LM.refusal,
     trained_model=trained_model,
     shows_layout=True,
-    export=LayoutExport(NAME, "Megatron-LM", NAME, RULES, _files, _start, _of_software),
+    export=LayoutExport(NAME, "Megatron-LM", NAME, (*RULES, _NO_ADAPTERS), _files, _start, _of_software),
 )
