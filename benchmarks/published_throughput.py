@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published import Row, read_rows
 from orchestrator.planning.plan import UNLIKELY
+from search_spaces.adapters import Adapters
 from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.layer_time import attention_shares
 from search_spaces.cost_model.memory import stage_memory
@@ -63,9 +64,6 @@ class Reading:
 
     @classmethod
     def of(cls, row: Row) -> Reading:
-        task = task_of(row)
-        if task is not None:
-            return cls(row, None, (task,))
         model, values = model_of(row), json.loads(row.get("layout_json") or "null") or layout_values(row)
         values.pop("expert_overlap", None)
         reasons = [f"{axis} {word}" for axis, word in values.items() if axis in CHOICES and word not in CHOICES[axis]]
@@ -75,12 +73,14 @@ class Reading:
         layout = Layout(**values).canonical()
         # A row that is said already may stand for uneven chunks that no layout says.
         problems = () if row.get("layout_json") else engine_violations(layout, model, ENGINE_RULES)
-        broken = tuple(problem.code for problem in problems)
+        broken = tuple(problem.code for problem in problems if problem.code != _OF_ANOTHER_PROGRAM)
         return cls(row, None if broken else Training(model, cluster_of(row), layout), broken)
 
     @property
     def family(self) -> str:
         """Kind of layout, whose errors are told apart."""
+        if self.fine_tuning:
+            return self.fine_tuning
         if int(self.row["num_experts"] or 0) or (self.training and self.training.model.num_experts):
             return "experts"
         if int(self.row["cp"]) > 1:
@@ -89,6 +89,11 @@ class Reading:
             return "8 and 4 bits"
         is_sharded = self.row["zero_stage"] == "3" and int(self.row["tp"]) * int(self.row["pp"]) == 1
         return "dense FSDP" if is_sharded else "dense 3D"
+
+    @property
+    def fine_tuning(self) -> str | None:
+        """Kind of a fine-tuning; None for a training of a whole model from its start."""
+        return next((word for word in ("LoRA", "SFT") if word in self.row["note"]), None)
 
     @property
     def stack(self) -> str:
@@ -194,11 +199,6 @@ def has_named_fault(row: Row) -> bool:
     return _is_rowwise(row) or (row["model"] == "GPT OSS 120B" and row["section"].startswith("26.06.01"))
 
 
-def task_of(row: Row) -> str | None:
-    """Kind of training other than that of a whole model from its start."""
-    return next((f"fine-tuning ({word})" for word in ("LoRA", "SFT") if word in row["note"]), None)
-
-
 def model_of(row: Row) -> ModelShape | None:
     """The model's ready-made shape, else that of the row's columns; None where neither is known."""
     if row.get("model_json"):
@@ -206,7 +206,8 @@ def model_of(row: Row) -> ModelShape | None:
     name = _READY_MADE.get(row["model"].removesuffix(" (tokendrop)").lower())
     if name is not None:
         ready_made = validate(ModelSection, preset(MODELS, name)).shape()
-        return replace(ready_made, seq_length=int(row["seq_length"]))
+        of_row = replace(ready_made, seq_length=int(row["seq_length"]))
+        return replace(of_row, adapters=_BRIDGE_LORA, trainable=()) if "LoRA" in row["note"] else of_row
     if not int(row["hidden_size"]):
         return None
     sizes = {field: int(row[field]) for field in _SIZES}
@@ -221,6 +222,10 @@ def _model_of_json(data: dict[str, Any]) -> ModelShape:
     return validate(ModelSection, Document({**ready_made, **data}, {}, None, Path())).shape()
 
 
+_OF_ANOTHER_PROGRAM = "megatron-lm.adapters"
+"""Rule of pretrain_gpt.py, whose engine Megatron-Bridge's rows are read with."""
+_BRIDGE_LORA = Adapters(16, alpha=32, target_modules=("linear_qkv",))
+"""Adapters of Megatron-Bridge's LoRA rows (src/megatron/bridge/perf_recipes/llama, 067f987)."""
 _READY_MADE = {
     "llama3-8b": "llama-3.1-8b",
     "llama3_8b": "llama-3.1-8b",
@@ -274,7 +279,9 @@ def layout_values(row: Row) -> dict[str, Any]:
         # present release does so for FlexAttention, which is taken to be as fast as that kernel.
         "attention_kernel": "flex" if int(row["cp"]) > 1 else "flash",
         "matmul_precision": _matmul_precision(row),
-        "quantized_weights": row["trainer"] == "megatron-bridge" and _matmul_precision(row) != "same",
+        "quantized_weights": row["trainer"] == "megatron-bridge"
+        and _matmul_precision(row) != "same"
+        and int(row["dp"]) > 1,
     }
 
 
@@ -398,10 +405,10 @@ _ROWWISE = ("599.6", "624.8", "3708.5", "3914.9")
 
 def said_line(readings: Sequence[Reading]) -> Line:
     """Rows that can be said, and why others cannot, the first reason of each."""
-    from_start = [reading for reading in readings if task_of(reading.row) is None]
-    said = [reading for reading in from_start if reading.training is not None]
+    said = [reading for reading in readings if reading.training is not None]
+    tuned = sum(reading.fine_tuning is not None for reading in said)
     reasons = Counter(reading.reasons[0] for reading in readings if reading.reasons)
-    return {"rows": len(readings), "from_start": len(from_start), "said": len(said), "reasons": dict(reasons)}
+    return {"rows": len(readings), "said": len(said), "fine_tuning": tuned, "reasons": dict(reasons)}
 
 
 def family_lines(readings: Sequence[Reading]) -> Iterator[Line]:

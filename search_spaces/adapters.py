@@ -85,11 +85,12 @@ class Adapters(JsonObject):
         "Linear modules that have adapters, by the trainer's own names: those of transformers (q_proj, c_attn),"
         " Megatron (linear_qkv) or torchtitan (wqkv). all-linear: all of a layer, as transformers names them.",
         (ALL_LINEAR,),
-        min_length=1,
     )
 
     def __post_init__(self) -> None:
         require_declared(self, "adapters", "adapters.")
+        if not self.target_modules:
+            raise _bad("adapters.target_modules", [], "adapters have target modules", "name some, or all-linear")
         if self.alpha == self.rank:
             object.__setattr__(self, "alpha", None)
 
