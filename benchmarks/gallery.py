@@ -1,4 +1,4 @@
-"""Twins of the gallery: the five systems, a model with experts and one with long sequences, scaled down and trained on
+"""Twins of the gallery: the five systems, a model with experts, long sequences and adapters, scaled down and trained on
 this machine, one after another.
 
     python -m benchmarks.gallery [--twin NAME] [--work-dir runs/gallery] [--page docs/gallery.md] [--json]
@@ -73,6 +73,7 @@ TWINS = (
     Twin("zero-mini", "zero-mini", reads_tokens=True),
     Twin("qwen3-30b-a3b", "qwen3-30b-a3b"),
     Twin("llama-3-long", "llama-3-long"),
+    Twin("llama3-8b-lora", "llama3-8b-lora"),
 )
 
 

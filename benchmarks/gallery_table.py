@@ -60,6 +60,8 @@ SYSTEMS: Mapping[str, tuple[Recipe, ...]] = {
     "llama3-70b-h100": (Recipe("the table's", TOKENS, 64 * 1633),),
     "qwen3-30b-a3b-gb200": (Recipe("the table's", TOKENS, 8 * 40706),),
     "gpt-oss-120b-gb200": (Recipe("the table's", TOKENS, 64 * 28947),),
+    # NVIDIA-NeMo/Automodel, docs/performance-summary.mdx, 36044ad.
+    "llama3-8b-lora-h100": (Recipe("the page's", TOKENS, 12473),),
     "zero-mini": (_zero(0), _zero(1), _zero(2), _zero(3), _zero(3, "optimizer")),
 }
 """Published recipes of the gallery's systems; what they do not state is taken from their search files."""
