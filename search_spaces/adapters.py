@@ -167,6 +167,14 @@ class TrainedPart:
         )
 
 
+def describe_trained(model: ModelShape) -> str | None:
+    """The parameters that train, in words; None where all do."""
+    if model.trainable is None:
+        return None
+    names = [*([] if model.adapters is None else [str(model.adapters)]), *model.trainable]
+    return f"{model.trainable_parameters:,} of {model.parameters:,} parameters train: {', '.join(names)}"
+
+
 def require_trainable(model: ModelShape) -> None:
     """InputError unless the model has the modules that train, and some of each layer do."""
     if model.adapters is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dashboards.text import printable
 from dashboards.trial_text import format_tokens
+from search_spaces.adapters import describe_trained
 from search_spaces.engines import PARLAY
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranked_layout import RankedLayout
@@ -51,7 +52,8 @@ def _model(spec: Mapping[str, Any]) -> str | None:
     if shape.num_experts:
         size += f" ({format_tokens(shape.active_parameters)} active, {shape.num_experts} experts)"
     heads = f"{shape.num_attention_heads} attention heads"
-    return f"{size}: {plural(shape.num_layers, 'layer')}, hidden size {shape.hidden_size}, {heads}"
+    trained = "" if (words := describe_trained(shape)) is None else f"; {words}"
+    return f"{size}: {plural(shape.num_layers, 'layer')}, hidden size {shape.hidden_size}, {heads}{trained}"
 
 
 def _batch(spec: Mapping[str, Any]) -> str | None:

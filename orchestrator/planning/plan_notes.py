@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from orchestrator.planning.plan import IN_DOUBT, LIKELY, UNLIKELY, Fits, Plan
+from search_spaces.adapters import describe_trained
 from search_spaces.cost_model.machine_speed import TYPICAL_GEMM_SHARE
 from search_spaces.engines import ENGINE_PROFILES
 from search_spaces.hardware.cluster import Cluster
@@ -24,7 +25,9 @@ def plan_notes(plan: Plan) -> list[str]:
     """Sentences on what the numbers of a plan assume, and on how sure they are."""
     cluster, has_experts = plan.task.cluster, plan.task.model.num_experts is not None
     emulated = emulation_remark(plan.layouts.values("engine"), cluster.accelerator.name)
+    trained = describe_trained(plan.task.model)
     return [
+        *([] if trained is None else [trained]),
         *_calibration_notes(plan),
         *assumed_speed_notes(cluster, has_experts),
         *([] if emulated is None else [emulated]),

@@ -73,7 +73,7 @@ def training_rate(
 
 
 def checkpoint_bytes(model: ModelShape, layout: Layout) -> float:
-    """Bytes of a checkpoint from which a training continues: every weight and its optimizer states, once, as the
-    engine holds them. Gradients are not saved."""
+    """Bytes of a checkpoint from which a training continues: every weight that trains and its optimizer states, once,
+    as the engine holds them. Gradients are not saved."""
     state = ENGINE_PROFILES[layout.engine].state_bytes(layout.precision)
-    return model.parameters * (state.weights + state.optimizer_with(layout.moment_dtype))
+    return model.trainable_parameters * (state.weights + state.optimizer_with(layout.moment_dtype))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.adapters import Adapters
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import Layout
 from search_spaces.schema.validation import validate
@@ -48,7 +49,10 @@ def test_the_training_stalls_for_its_share_of_the_time(checkpoints, share):
     ],
 )
 def test_a_checkpoint_holds_weights_and_optimizer_once(changes, bytes_per_parameter):
-    assert checkpoint_bytes(TINY, replace(LAYOUT, **changes)) == bytes_per_parameter * TINY.parameters
+    layout = replace(LAYOUT, **changes)
+    assert checkpoint_bytes(TINY, layout) == bytes_per_parameter * TINY.parameters
+    tuned = replace(TINY, adapters=Adapters(4), trainable=())
+    assert checkpoint_bytes(tuned, layout) == bytes_per_parameter * tuned.trainable_parameters
 
 
 def section(text: str) -> CheckpointSection:
