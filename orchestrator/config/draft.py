@@ -22,9 +22,9 @@ _MOST_VALUE, _WIDTH = 40, 108
 
 @dataclass(frozen=True)
 class Draft:
-    """Content of a search file. `baseline` is empty if the file has no layout, `launcher` if the file is no
-    Slurm job, `trainer` if Parlay's own trainer runs the trials. `origins` tell where the values of an imported file
-    were read, by their keys (`model.num_layers`)."""
+    """Content of a search file. `task` has the task and its adapters, and is empty for a pretraining. `baseline` is
+    empty if the file has no layout, `launcher` if the file is no Slurm job, `trainer` if Parlay's own trainer runs the
+    trials. `origins` tell where the values of an imported file were read, by their keys (`model.num_layers`)."""
 
     title: str
     name: str
@@ -38,6 +38,7 @@ class Draft:
     launcher: Mapping[str, Any] = field(default_factory=dict)
     trainer: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
 
 
 def search_name(path: Path) -> str:
@@ -92,6 +93,7 @@ def render(draft: Draft) -> str:
             " ready-made model works as well, for example `model: gpt2-124m`.",
             {"model": draft.model},
         ),
+        *([_section("What trains: adapters beside frozen weights, or all.", draft.task)] if draft.task else []),
         _section("The cluster: equal nodes. On a CPU, a GPU is a process.", {"cluster": draft.cluster}),
         _section(
             "Sequences per optimizer step, the same in every layout: micro_batch_size x grad_accum_steps x"
@@ -115,6 +117,7 @@ def _origin_table(draft: Draft) -> Iterator[str]:
     slurm = draft.launcher.get("slurm", {})
     sections = {
         "model": draft.model,
+        "adapters": draft.task.get("adapters", {}),
         "cluster": draft.cluster,
         "trainer": draft.trainer,
         "baseline": draft.baseline,
@@ -232,7 +235,8 @@ def origin_lines(values: Mapping[str, Any], origins: Mapping[str, str]) -> list[
 
 
 def _shown(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else safe_text(str(value))
+    text = ", ".join(map(scalar, value)) if isinstance(value, list) else scalar(value)
+    text = safe_text(text)
     return text if len(text) <= _MOST_VALUE else text[: _MOST_VALUE - 1] + "…"
 
 

@@ -27,6 +27,7 @@ from orchestrator.config.draft import (
 )
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.registry import read_source
+from search_spaces.adapters import Adapters
 from search_spaces.engines import OWN_ENGINES, PARLAY, TORCHTITAN, TRAINER_ENGINES, engines_of
 from search_spaces.errors import InputError, Problem
 from search_spaces.layouts.axis import Axis
@@ -110,7 +111,8 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
     elif FILL_IN in model.values():
         missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
         notes.append(f"Fill in what the file lacks about the model: {missing}.")
-    layout = _trained_layout(imported, model, notes)
+    task = _task(imported)
+    layout = _trained_layout(imported, _shape(model, task), notes)
     cluster = _cluster(imported, notes)
     engine = imported.engine if imported.has_layout else engines_of(PARLAY)[-1]
     trainer = _trainer(imported, path) if engine not in OWN_ENGINES else {}
@@ -118,7 +120,8 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         layout["engine"] = engine
     if imported.has_layout:
         notes.append(_what_trials_run(imported, trainer))
-    notes += _unsupported_model_notes(model, engine)
+    sizes = {**model, "seq_length": 1} if model["seq_length"] == FILL_IN else model
+    notes += _unsupported_model_notes(_shape(sizes, task), engine)
     asked = _asked(imported)
     batch = imported.global_batch_size
     if batch is None:
@@ -136,7 +139,25 @@ def _draft(imported: ImportedConfig, path: Path) -> Draft:
         launcher=imported.launcher,
         trainer=trainer,
         origins=imported.origins if imported.has_layout else _of_the_space(imported.origins),
+        task=task,
     )
+
+
+def _task(imported: ImportedConfig) -> dict[str, Any]:
+    """The task and its adapters, with FILL_IN for what is not known of these; empty for a pretraining."""
+    if not imported.adapters:
+        return {"task": "finetune"} if imported.finetunes else {}
+    needed = dict.fromkeys(("kind", "rank", "target_modules"), FILL_IN)
+    return {"task": "finetune", "adapters": {**needed, **imported.adapters}}
+
+
+def _shape(model: Mapping[str, Any], task: Mapping[str, Any]) -> ModelShape | None:
+    """The model with its adapters; None where a part of either is not known."""
+    adapters = task.get("adapters", {})
+    if FILL_IN in (*model.values(), *adapters.values()):
+        return None
+    part = {"adapters": Adapters.from_json(adapters), "trainable": ()} if adapters else {}
+    return replace(ModelShape.from_json(model), **part)
 
 
 def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
@@ -155,12 +176,12 @@ def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
     return cluster_section(imported.accelerator or FILL_IN, gpus, nodes, notes)
 
 
-def _trained_layout(imported: ImportedConfig, model: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _trained_layout(imported: ImportedConfig, model: ModelShape | None, notes: list[str]) -> dict[str, Any]:
     """The file's layout without defaults, and without what its trainer ignores, with notes. InputError for each value
     that trials would train otherwise: the baseline is what the file trains."""
     if not imported.has_layout:
         return dict(imported.layout)
-    broken = _broken_rules(imported, None if FILL_IN in model.values() else ModelShape.from_json(model))
+    broken = _broken_rules(imported, model)
     ignored = {name: broken.pop(name) for name in _IGNORED if name in broken}
     if found := [*imported.changed, *broken.values()]:
         raise InputError(*(replace(problem, fix=f"{problem.fix}{_IN_A_COPY}") for problem in found))
@@ -218,6 +239,8 @@ def _what_trials_run(imported: ImportedConfig, trainer: Mapping[str, Any]) -> st
     if not trainer:
         return f"Trials run Parlay's own trainer with engine {imported.engine}, not the trainer of this file."
     kind, others = trainer["kind"], "Parlay's own trainer needs neither script nor data: remove the section trainer."
+    if trainer["kind"] == "command":
+        return "Trials run a command of yours (docs/trainers.md): write it with placeholders for what a layout decides."
     if kind == imported.source:
         return f"Trials run {kind}, the trainer of this file: fill in its section. {others}"
     return f"Trials run {kind}, whose code {imported.source} trains with, not the program of this file. {others}"
@@ -228,9 +251,9 @@ def _trainer(imported: ImportedConfig, path: Path) -> dict[str, Any]:
     kind = next(kind for kind, engines in TRAINER_ENGINES.items() if imported.engine in engines)
     trainer = TRAINERS[kind]
     needed = dict.fromkeys(trainer.required_keys, FILL_IN)
-    if "template" in trainer.required_keys:
+    if "template" in trainer.required_keys and not trainer.has_command_line:
         needed["template"] = str(path.absolute())
-    arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes)
+    arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes and not trainer.has_command_line)
     return {"kind": kind, **needed, **({"arguments": arguments} if arguments else {})}
 
 
@@ -251,10 +274,9 @@ _DEFAULTS = {
 }
 
 
-def _unsupported_model_notes(model: Mapping[str, Any], engine: str) -> Iterator[str]:
-    sizes = {**model, "seq_length": 1} if model["seq_length"] == FILL_IN else model
-    if FILL_IN not in sizes.values():
-        for (name, _), problem in _broken_by(Layout(engine=engine), ModelShape.from_json(sizes)).items():
+def _unsupported_model_notes(model: ModelShape | None, engine: str) -> Iterator[str]:
+    if model is not None:
+        for (name, _), problem in _broken_by(Layout(engine=engine), model).items():
             if name not in AXES:  # the baseline's own value is another
                 yield f"Engine {engine} cannot run this model: {problem.message}."
 

@@ -26,12 +26,14 @@ class Section(BaseModel):
     """Base of every section: strict types, no unknown key, frozen. Each field's description is its documentation.
 
     A validator raises InputError; its problem's `key` is relative to the section, and file and line are filled in.
-    `refused` maps a key that users may expect here to the reason why it is not accepted.
+    `refused` maps a key that users may expect here to the reason why it is not accepted, `hints` of the whole file a
+    key that users may write anywhere to the one that is meant.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     refused: ClassVar[Mapping[str, str]] = {}
+    hints: ClassVar[Mapping[str, str]] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads, with all defaults that are not None."""
@@ -152,7 +154,7 @@ def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | 
     """The same key in another section, else a similar one here or in another section."""
     # A key of several sections is suggested in the required one: space rather than baseline.
     sections = sorted(sections_of(root), key=lambda named: _keys(root)[named[0]].is_required())
-    elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)}
+    elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)} | dict(root.hints)
     if key in elsewhere:
         return f"did you mean {elsewhere[key]}?"
     close = difflib.get_close_matches(key.lower(), list(elsewhere), n=1)

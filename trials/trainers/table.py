@@ -166,9 +166,16 @@ class Table:
 
     def refusal(self, name: str) -> str | None:
         """The reason why an option, or one inside it, is refused wherever it is on; None for others."""
+        if self.is_of_unknown_adapters(name):
+            return "adapters are read from the files of Megatron-Bridge, NeMo Automodel and TRL, not of this trainer"
         names = (name, *(name[: dot.start()] for dot in re.finditer(r"\.", name)))
         reasons = self.trains_another.items()
         return next((why for known, why in reasons if any(fnmatchcase(each, known) for each in names)), None)
+
+    def is_of_unknown_adapters(self, name: str) -> bool:
+        """True for an option that says adapters, where no row reads any: a fork's, without which all weights train."""
+        has_rows = bool(self.rows) and all(row.field != "rank" for row in self.rows)
+        return has_rows and _OF_ADAPTERS.search(name) is not None
 
     @property
     def limits(self) -> dict[str, tuple[Any, ...]]:
@@ -176,6 +183,10 @@ class Table:
         known = dict.fromkeys(AXES, "") | dict.fromkeys(_OF_MODEL, "model.")
         limited = {row.field: row.values for row in self.rows if row.values is not None}
         return {known[name] + name: values for name, values in limited.items() if name in known}
+
+
+_OF_ADAPTERS = re.compile(r"(^|\.|use_|enable_|with_)(q?lora|dora|peft|adapters?)([._]|$)")
+"""Names of adapters' options; q_lora_rank and kv_lora_rank are latent attention's."""
 
 
 def by_option(names: Mapping[str, str]) -> dict[str, str]:

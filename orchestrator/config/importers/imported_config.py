@@ -13,7 +13,8 @@ from search_spaces.errors import Problem
 class ImportedConfig:
     """Values found in a trainer's own file, by the contract's names; values not found are absent.
 
-    `model` holds ModelShape's fields, `layout` Layout's fields, `launcher` the launcher section. `origins`
+    `model` holds ModelShape's fields, `layout` Layout's fields, `launcher` the launcher section. With adapters, or
+    where it otherwise `finetunes`, the task is a fine-tuning; `adapters` holds what is known of that section. `origins`
     say of each key of the search file (`model.num_layers`, `baseline.zero_stage`, `cluster.num_nodes`) where its value
     was read. `notes` are sentences for the user: what was not found, what was left out, and which of the trainer's
     defaults were assumed. `source` is the trainer's name where its own file was read, and `engine` the one that trials
@@ -38,6 +39,8 @@ class ImportedConfig:
     in_doubt: tuple[str, ...] = ()
     changed: tuple[Problem, ...] = ()
     arguments: tuple[str, ...] = ()
+    adapters: Mapping[str, Any] = field(default_factory=dict)
+    finetunes: bool = False
 
     @property
     def has_layout(self) -> bool:

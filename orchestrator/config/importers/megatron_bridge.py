@@ -23,6 +23,8 @@ from trials.trainers.common.megatron_core import all_fields
 from trials.trainers.common.megatron_layout import has_experts
 from trials.trainers.megatron_bridge.trainer import (
     KEEPS_ENDS,
+    LORA,
+    LORA_CLASS,
     MEGATRON_BRIDGE,
     OF_MIXED_PRECISION,
     override_sections,
@@ -70,13 +72,18 @@ def config_settings(text: str) -> Given:
     return flat(values if isinstance(values, Mapping) else {}, MEGATRON_BRIDGE, line)
 
 
-def imported_overrides(given: Given, recipe: str | None = None, ranks: Ranks = _NO_RANKS) -> ImportedConfig:
-    """The values of a recipe's overrides on these ranks. What none of them says stays open: the recipe is Python and
-    is not read.
+def imported_overrides(
+    given: Given, recipe: str | None = None, ranks: Ranks = _NO_RANKS, mode: Setting | None = None
+) -> ImportedConfig:
+    """The values of a recipe's overrides on these ranks, in this mode of training. What none of them says stays open:
+    the recipe is Python and is not read.
 
     InputError for keys, values and recipes that no search file expresses, and for numbers that contradict each other.
     """
     fields = _fields(given)
+    mode = mode or _mode_in(recipe)
+    if mode and mode.value in _WITH_ADAPTERS:
+        fields.setdefault(LORA, replace(mode, value=_WITH_ADAPTERS[mode.value], key=mode.key or "--mode"))
     if problems := [*_recipe_problems(recipe), *FileSettings(fields, MEGATRON_BRIDGE).problems()]:
         raise InputError(*problems)
     keys = core_settings(fields, MEGATRON_BRIDGE, [], leaves_open=True)
@@ -104,7 +111,9 @@ def imported_overrides(given: Given, recipe: str | None = None, ranks: Ranks = _
         ranks.gpus_per_node,
         origins={**origins, **ranks.origins},
         notes=tuple(dict.fromkeys(notes)),
-        engine="megatron-lm",
+        engine="command" if read.adapters else "megatron-lm",
+        adapters=read.adapters,
+        finetunes=mode is not None and mode.value != "pretrain",
         left_open=left_open,
         in_doubt=tuple(keys.in_doubt),
         changed=changed,
@@ -112,10 +121,12 @@ def imported_overrides(given: Given, recipe: str | None = None, ranks: Ranks = _
 
 
 def _plain(value: Any) -> Any:
-    """A ConfigContainer's values without the names of their classes; a function or a type is its name."""
+    """A ConfigContainer's values without the names of their classes, but that of adapters; a function or a type is its
+    name."""
     if not isinstance(value, Mapping):
         return value
-    inner = {name: _plain(each) for name, each in value.items() if not re.fullmatch(r"_[a-z]+_", name)}
+    named = {name: each for name, each in value.items() if ".peft." in str(each) or not re.fullmatch("_[a-z]+_", name)}
+    inner = {name: _plain(each) for name, each in named.items()}
     return value["_target_"] if "_target_" in value and not inner else inner
 
 
@@ -170,8 +181,17 @@ def _precision_in(recipe: str | None) -> str | None:
     return found[1] if found else None
 
 
+_WITH_ADAPTERS = {"peft": LORA_CLASS, "lora": LORA_CLASS, "dora": "megatron.bridge.peft.dora.DoRA"}
+"""Class of the adapters by the mode of a training."""
+
+
+def _mode_in(recipe: str | None) -> Setting | None:
+    """The mode that a recipe's name says, None for a pretraining."""
+    found = re.search(r"_(sft|peft|lora|dora|finetune)(_|$)", recipe or "")
+    return Setting(found[1], key="--recipe") if found else None
+
+
 _OTHER_TRAININGS = {
-    r"_(sft|peft|lora|dora|finetune)(_|$)": "fine-tuning",
     r"_vl_|vlm|audio|omni|^wan_|^flux": "a model of images or sound",
     r"mamba|nemotronh|nemotron_3": "a model with state-space layers",
 }
@@ -185,11 +205,9 @@ def _recipe_problems(recipe: str | None) -> Iterator[Problem]:
     if _precision_in(recipe) not in (None, "bf16"):
         wrong = "of a recipe in 8 or 4 bits only the name is known, not which layers and weights are in 16"
     elif other := next((what for name, what in _OTHER_TRAININGS.items() if re.search(name, recipe or "")), None):
-        wrong = f"a search pretrains a GPT; this is {other}"
+        wrong = f"a search trains a GPT; this is {other}"
     if wrong:
-        yield Problem(
-            CODE, f"is {recipe}", wrong, "give the command of a GPT's pretraining recipe in bf16", key="--recipe"
-        )
+        yield Problem(CODE, f"is {recipe}", wrong, "give the command of a GPT's recipe in bf16", key="--recipe")
 
 
 def _left_open(keys: FileSettings, layout: Mapping[str, Any], recipe_has_experts: bool) -> Iterator[str]:
@@ -221,7 +239,7 @@ def _of_the_recipe(recipe: str | None, left_open: tuple[str, ...]) -> Iterator[s
 
 
 def _dropout(keys: FileSettings) -> Iterator[str]:
-    if names := [name for name in ("attention_dropout", "hidden_dropout") if keys.value(name)]:
+    if names := [name for name in ("attention_dropout", "hidden_dropout", "peft.dropout") if keys.value(name)]:
         yield f"Trials train without dropout; the overrides set {' and '.join(names)}."
 
 
@@ -268,11 +286,12 @@ def read_bridge_command(
     overrides = [word for word in words[program:] if _OVERRIDE.fullmatch(word.text)]
     rest = [replace(word, text=_LONG.get(word.text, word.text)) for word in words[program:] if word not in overrides]
     options = command_settings(rest, Table("Megatron-Bridge", "", prefix="--"), script)
-    if problems := [*launcher.problems(), *_other_mode(options)]:
+    if problems := [*launcher.problems()]:
         raise InputError(*problems)
     ranks = ranks_of([word.text for word in words], launcher, header, script.exported)
     given = {**_config_file(options, read_file), **_from_options(options), **dict(_from_overrides(overrides, script))}
-    found = imported_overrides(given, options.text("recipe") or options.text("model"), ranks)
+    mode = options.given["mode"] if options.text("mode") else None
+    found = imported_overrides(given, options.text("recipe") or options.text("model"), ranks, mode)
     unread = [f"--{name}" for name in launcher.given if name not in LAUNCHER_OPTIONS]
     unread += [f"--{name}" for name in options.unread()]
     unread += [word.text for word in rest if re.fullmatch(r"-[a-z]{2,3}", word.text)]
@@ -288,11 +307,6 @@ def _program(words: Sequence[Word]) -> int:
         if words[index].text.endswith(".py") or (index > start and words[index - 1].text == "-m"):
             return index
     return next((index for index in range(start, len(words)) if _OVERRIDE.fullmatch(words[index].text)), len(words))
-
-
-def _other_mode(options: FileSettings) -> Iterator[Problem]:
-    if options.text("mode") not in (None, "pretrain"):
-        yield options.problem("mode", "a search pretrains a GPT", "give the command of a pretraining")
 
 
 def _config_file(options: FileSettings, read_file: ReadFile | None) -> Given:
@@ -316,17 +330,12 @@ def _from_options(options: FileSettings) -> dict[str, Setting]:
 
 
 def _from_overrides(words: Iterable[Word], script: Script) -> Iterator[tuple[str, Setting]]:
-    """Each override as a setting; one inside a section that is read as a whole has that section's name."""
+    """Each override as a setting, one of a section as those of its fields."""
     for word in words:
         if found := _OVERRIDE.fullmatch(word.text):
-            head, _, inner = found[1].partition(".")
-            value = _value(found[2])
             variable = next((each for each in word.variables if each in script.variables), None)  # no list of words
-            is_inside = inner and head in MEGATRON_BRIDGE.whole
-            yield (
-                head if is_inside else found[1],
-                Setting({inner: value} if is_inside else value, word.line, variable, word.doubt),
-            )
+            for name, setting in flat({found[1]: _value(found[2])}, MEGATRON_BRIDGE).items():
+                yield name, Setting(setting.value, word.line, variable, word.doubt)
 
 
 def _value(text: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.config.importers.batch import complete_batch
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.settings import FieldReaders, FileSettings, ValueRules, read_fields
+from search_spaces.adapters import Adapters
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import AXES
 from search_spaces.model_shape import MODEL_DEFAULTS, ModelShape
@@ -25,6 +26,7 @@ class ReadFields:
 
     model: dict[str, Any] = field(default_factory=dict)
     layout: dict[str, Any] = field(default_factory=dict)
+    adapters: dict[str, Any] = field(default_factory=dict)
     cluster: dict[str, Any] = field(default_factory=dict)
     top: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -33,6 +35,8 @@ class ReadFields:
         """The section that has a field, and its values."""
         if name in ModelShape.__dataclass_fields__:
             return "model", self.model
+        if name in Adapters.__dataclass_fields__:
+            return "adapters", self.adapters
         if name in _OF_THE_CLUSTER:
             return "cluster", self.cluster
         return ("baseline", self.layout) if name in AXES else ("", self.top)
@@ -54,6 +58,7 @@ class ReadFields:
             self.layout,
             self.top.get("global_batch_size"),
             **self.cluster,
+            adapters=self.adapters,
             origins=self.origins,
             notes=tuple(dict.fromkeys([*keys.notes, *notes])),
             in_doubt=tuple(keys.in_doubt),

@@ -81,7 +81,10 @@ class FileSettings:
     def problems(self, rules: ValueRules = ()) -> Iterator[Problem]:
         """Problems with the settings that no search file expresses, or not with their value, where that is known."""
         for name, setting in self.given.items():
-            reason = None if setting.doubt is not None or _is_off(setting.value) else self.table.refusal(name)
+            is_of_adapters = self.table.is_of_unknown_adapters(name)  # whatever they are, and be it one
+            is_known = setting.doubt is None or is_of_adapters
+            is_off = _is_off(setting.value) and not (is_of_adapters and str(setting.value) == "1")
+            reason = self.table.refusal(name) if is_known and not is_off else None
             if reason is not None:
                 yield self.problem(name, rule=reason, fix=DO_WITHOUT)
         for name, is_expressed, rule, fix in rules:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -193,6 +193,11 @@ class SearchFile(Section):
 
     Sections are described by their own docstrings.
     """
+
+    hints: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("adapters", "lora", "qlora", "peft"), "adapters"),
+        **dict.fromkeys(("lora_r", "lora_rank", "lora_dim"), "adapters.rank"),
+    }
 
     schema_version: Literal["parlay.search/1"] = Field(
         default="parlay.search/1", alias="schema", description="Version of the file's format."

@@ -104,6 +104,18 @@ def test_a_line_of_a_file_is_refused_where_it_stands(tmp_path: Path, lines: str,
     assert problem.rule or problem.fix
 
 
+@pytest.mark.parametrize(
+    ("change", "fix"),
+    [
+        ("trainer={lora_rank: 8}", "did you mean adapters.rank?"),
+        (f"model={{{MODEL}, lora_rank: 8}}", "did you mean adapters.rank?"),
+        ("space.adapters={rank: 8}", "did you mean adapters?"),
+    ],
+)
+def test_a_key_of_adapters_elsewhere_or_by_a_librarys_name_leads_to_theirs(tmp_path: Path, change: str, fix: str):
+    assert refusal(tmp_path, MINIMAL, change).fix == fix
+
+
 CHANGES = [
     # changes of a valid file, key
     (["schema=parlay.search/2"], "schema"),

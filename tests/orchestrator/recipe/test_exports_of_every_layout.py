@@ -20,6 +20,7 @@ from orchestrator.config.importers.launch_script import read_launch_script
 from orchestrator.config.importers.nanotron import read_nanotron
 from orchestrator.config.importers.torchtitan.saved import read_module
 from orchestrator.recipe.exports import ExportStatus
+from search_spaces.adapters import Adapters
 from search_spaces.engines import ACCELERATE_LAUNCH, OWN_ENGINES, TORCHTITAN
 from search_spaces.layouts.layout import AXES, EXPERT_GROUPS, Layout
 from search_spaces.layouts.pipeline_split import SPLIT_FIELDS, chunk_layers
@@ -121,6 +122,19 @@ def test_experts_latent_attention_and_further_tokens_are_read_back(trainer, shap
     found, read_model = read_export(trainer, exported(spec)[trainer].files, spec)
     assert found == replace(layout, engine="megatron-lm")
     assert ModelShape(**{"vocab_size": model.vocab_size, **read_model}) == model
+
+
+@pytest.mark.parametrize(
+    ("trainer", "adapters"), [("megatron-bridge", Adapters(8, "lora", 32, ("linear_qkv", "linear_fc2")))]
+)
+def test_adapters_are_read_back_with_their_layout(trainer, adapters):
+    spec = our_spec(half(tensor_parallel=2, zero_stage=1), replace(LLAMA, adapters=adapters, trainable=()))
+    export = exported(spec)[trainer]
+    found = _READERS[trainer](export.files, spec)
+    assert Adapters(**{**found.adapters, "target_modules": tuple(found.adapters["target_modules"])}) == adapters
+    layout, _ = read_export(trainer, export.files, spec)
+    assert layout == replace(spec.layout, engine=ENGINES[trainer]).canonical()
+    assert "FINETUNE" in str(export.unrun_start)
 
 
 @pytest.mark.walks

@@ -209,7 +209,7 @@ TRAINS_ANOTHER = by_option(
             qk_l2_norm retro_* teacher use_kitchen*
             """,
         "the model is described in another file, which is not read": "spec yaml_cfg",
-        "a search pretrains a whole GPT": "lora_* sft freeze_* *skip_train vision_pretraining",
+        "the trainer pretrains a whole GPT": "sft freeze_* *skip_train vision_pretraining",
         "the values are in a checkpoint, which is not read": "use_*checkpoint_args",
         "context parallelism is no axis of a layout in this form": "hybrid_context_parallel",
         "no matmul_precision has it": "fp8_output_proj fp8_*attention te_precision_config_file quant_recipe",

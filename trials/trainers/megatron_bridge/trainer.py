@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from search_spaces.adapters import MEGATRON
+from search_spaces.adapters import MEGATRON, NAMES_OF_LIBRARY
 from search_spaces.layouts.layout import Layout
 from search_spaces.routing import BALANCED, Routing
 from search_spaces.rules.engine_rules import names_modules_as
 from search_spaces.rules.rule import Rule, activations, allows_only, builds_only, clashes
 from trials.trainers.base import LayoutExport, Trainer
+from trials.trainers.common.adapter_rows import adapter_rows
 from trials.trainers.common.megatron_core import ANY_MODEL, CORE_ROWS, core_fields
 from trials.trainers.common.megatron_layout import is_on
 from trials.trainers.common.megatron_options import TRAINS_ANOTHER, padded
@@ -77,6 +78,7 @@ _FIELDS_OF = {
         """,
     "rerun_state_machine": "check_for_nan_in_loss",
     "checkpoint": "ckpt_format",
+    "peft": "dim alpha target_modules",
 }
 """Fields by section; others are in `model`, or a mixed precision has them."""
 
@@ -136,6 +138,17 @@ def _vocab_size(keys: Keys) -> int | None:
     return padded(keys, size)
 
 
+LORA, LORA_CLASS = "peft._target_", "megatron.bridge.peft.lora.LoRA"
+"""Key and name of the class of adapters."""
+
+
+def _kind(keys: Keys) -> str | None:
+    is_given = any(map(keys.has, (LORA, "dim", "alpha", "target_modules")))
+    words = {LORA_CLASS.lower(): "lora"}
+    return keys.chosen(LORA, words, "lora", f"adapters are those of {LORA_CLASS}") if is_given else None
+
+
+_ADAPTERS = {"rank": "dim", "alpha": "alpha", "target_modules": "target_modules"}
 MEGATRON_BRIDGE = Table(
     "Megatron-Bridge",
     "2026-08-22 (067f987d)",
@@ -149,12 +162,13 @@ MEGATRON_BRIDGE = Table(
         ),
         Row("precision", _of_the_recipe),
         Row("num_experts", _routing),
+        *adapter_rows(_ADAPTERS, {name: name for name in NAMES_OF_LIBRARY[MEGATRON]}, _kind),
     ),
     {
         **TRAINS_ANOTHER,
-        **dict.fromkeys(("peft*", "model.kd_config", "model.teacher"), "a search pretrains a whole GPT"),
+        **dict.fromkeys(("model.kd_config", "model.teacher"), "a search trains a GPT by itself"),
+        "peft.exclude_modules": "adapters are those of peft.target_modules",
     },
-    whole=frozenset(("peft",)),
 )
 
 
@@ -223,8 +237,9 @@ def _files(spec: TrialSpec) -> dict[str, str]:
 
 
 def _start(spec: TrialSpec) -> str:
+    recipe = "YOUR_FINETUNE_RECIPE" if spec.model.adapters else "YOUR_PRETRAIN_RECIPE"
     return (
-        f"{megatron_torchrun(spec)} scripts/training/run_recipe.py --recipe YOUR_PRETRAIN_RECIPE"
+        f"{megatron_torchrun(spec)} scripts/training/run_recipe.py --recipe {recipe}"
         f" {arguments_from(_OVERRIDES_FILE)} YOUR_OVERRIDES"
     )
 

@@ -104,7 +104,7 @@ MEGATRON_DEEPSPEED = replace(
             "enable_zbh1_*": "this pipeline schedule is no value of pipeline_schedule",
             "remote_device": "parameters in host memory are no value of offload",
             "standalone_embedding_stage": "uneven pipeline stages are no axis of a layout with this trainer",
-            **dict.fromkeys(("data_efficiency_*", "kd", "mos", "random_ltd"), "a search pretrains a whole GPT"),
+            **dict.fromkeys(("data_efficiency_*", "kd", "mos", "random_ltd"), "the trainer pretrains a whole GPT"),
         },
         prefix="--",
     ),

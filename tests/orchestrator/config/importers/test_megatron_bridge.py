@@ -87,7 +87,11 @@ def test_an_override_sets_its_field_and_with_the_usual_value_none(keys, field, e
         ),
         ({**STAGES, "model__pipeline_model_parallel_layout": [1]}, "the text has E"),
         ({"model__is_hybrid_model": True}, "no field of the model section"),
-        ({"peft": {"_target_": "megatron.bridge.peft.lora.LoRA"}}, "pretrains a whole GPT"),
+        ({"peft": {"_target_": "megatron.bridge.peft.dora.DoRA", "dim": 8}}, "those of megatron.bridge.peft.lora.LoRA"),
+        ({"peft__target_modules": ["linear_q", "linear_proj"]}, "linear modules of every layer: linear_qkv,"),
+        ({"peft__target_modules": ["*.layers.0.*.linear_qkv"]}, "linear modules of every layer: linear_qkv,"),
+        ({"peft": {"dim": 8, "exclude_modules": ["linear_fc1"]}}, "adapters are those of peft.target_modules"),
+        ({"model__teacher": {"name": "a"}}, "a search trains a GPT by itself"),
     ],
 )
 def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
@@ -101,10 +105,10 @@ def test_what_no_search_file_expresses_is_refused_by_name(keys, rule):
 def test_a_recipe_or_command_for_another_training_is_refused():
     with pytest.raises(InputError, match="of a recipe in 8 or 4 bits only the name is known"):
         overrides("llama3_8b_pretrain_8gpu_h100_fp8cs_config")
-    with pytest.raises(InputError, match="this is fine-tuning"):
-        overrides("llama3_8b_sft_config")
-    with pytest.raises(InputError, match="a search pretrains a GPT"):
-        started("--model llama3_8b --mode lora")
+    with pytest.raises(InputError, match="this is a model of images or sound"):
+        overrides("gemma3_vl_4b_sft_1gpu_h100_bf16_config")
+    with pytest.raises(InputError, match="adapters are those of megatron"):
+        started("--model llama3_8b --mode dora")
     with pytest.raises(InputError, match="it chooses among a node's GPUs"):
         read_launch_script("deepspeed --include localhost:0 run_recipe.py --model llama3_8b")
 
@@ -119,6 +123,33 @@ def test_a_recipe_is_named_decides_experts_and_its_name_has_the_precision():
     assert found.notes[0].startswith(
         "The recipe llama3_8b_pretrain_8gpu_h100_bf16_config was not read; it decides virtual_pipeline_stages, "
     )
+
+
+LORA = {"kind": "lora", "rank": 16, "alpha": 32, "target_modules": ["linear_qkv", "linear_fc2"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "adapters"),
+    [
+        ("--model llama3_8b --mode sft", {}),
+        ("--recipe llama3_8b_sft_2gpu_h100_bf16_config", {}),
+        ("--model llama3_8b --mode lora", {"kind": "lora"}),
+        ("--recipe llama3_8b_peft_1gpu_h100_bf16_config 'peft={dim: 16}'", {"kind": "lora", "rank": 16}),
+        ("--model a --mode lora peft.dim=16 peft.alpha=32 'peft.target_modules=[linear_qkv,linear_fc2]'", LORA),
+    ],
+)
+def test_a_fine_tuning_is_read_by_its_mode_and_its_adapters_by_their_overrides(words, adapters):
+    found = started(words)
+    assert (found.finetunes, dict(found.adapters)) == (True, adapters)
+    assert found.engine == ("command" if adapters else "megatron-lm")
+
+
+def test_adapters_of_a_whole_configuration_are_read_and_their_dropout_is_noted():
+    of_bridge = {"_target_": "megatron.bridge.peft.lora.LoRA", "dim": 16, "alpha": 32, "dropout": 0.1}
+    found = read(peft={**of_bridge, "target_modules": ["linear_qkv", "linear_fc2"], "exclude_modules": []})
+    assert dict(found.adapters) == LORA
+    assert found.origins["adapters.rank"] == "peft._target_ (line 5), peft.dim (line 7)"
+    assert "Trials train without dropout; the overrides set peft.dropout." in found.notes
 
 
 def test_layers_that_are_recomputed_together_are_another_baseline():
