@@ -185,6 +185,9 @@ def require_trainable(model: ModelShape) -> None:
     names = model.trainable
     for name in names or ():
         _require_module(model, name, "trainable", (*LINEAR_MODULES, NORMS, EMBEDDING, HEAD))
+    if model.adapters is not None and model.adapters.kind == "qlora" and {*LINEAR_MODULES} & {*(names or ())}:
+        rule = "linear modules of layers do not train in 4 bits"
+        raise _bad("trainable", list(names or ()), rule, "leave them out, or set adapters.kind to lora")
     if names is not None and model.adapters is None and {*names} <= {HEAD}:
         rule = "a module of the layers or the embedding trains, so that gradients reach all layers"
         raise _bad("trainable", list(names), rule, "name a module of the layers, or give adapters")

@@ -69,7 +69,7 @@ ORCHESTRATOR = (
 )
 """Lowest first; a package imports those below its level. A package stands for all that is in it."""
 
-TRAINER_ONLY = {"torch", "deepspeed", "megatron", "torchtitan", "accelerate", "transformers"}
+TRAINER_ONLY = {"torch", "deepspeed", "megatron", "torchtitan", "accelerate", "transformers", "peft", "bitsandbytes"}
 LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
 )

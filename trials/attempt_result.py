@@ -86,7 +86,7 @@ PROGRAM = ("scripts", "script_python_files")
 COMPARABLE = (
     *PROGRAM,
     *("python", "torch", "deepspeed", "megatron_core", "transformer_engine", "megatron_layers"),
-    *("torchtitan", "torchao", "accelerate", "transformers", "cuda", "device"),
+    *("torchtitan", "torchao", "accelerate", "transformers", "peft", "bitsandbytes", "cuda", "device"),
 )
 """Fingerprint fields that must be equal for two measurements to be compared."""
 
@@ -316,7 +316,8 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
     Logs of third-party trainers do not show the optimizer's share.
     """
     layout, parameters = spec.layout, spec.model.parameters
-    own = {"optimizer_parameters_sum": parameters} if spec.trainer["kind"] == PARLAY else {}
+    trained = ("optimizer_parameters_sum", *(() if spec.model.trainable is None else ("trainable_parameters",)))
+    own = dict.fromkeys(trained, spec.model.trainable_parameters) if spec.trainer["kind"] == PARLAY else {}
     of_all = {
         "world_size": spec.num_gpus,
         **{name: getattr(layout, name) for name in DEGREES.values()},

@@ -255,6 +255,8 @@ class LayoutProof(TypedDict, total=False):
     optimizer_parameters_sum: int
     """Parameters with optimizer state, summed over the ranks: each data-parallel rank holds all, from ZeRO 1 on a
     share."""
+    trainable_parameters: int
+    """Parameters that require gradients in the model that ran, of a fine-tuning."""
     micro_batches_per_step: int | list[int]
     """Micro-batches of a measured step; both numbers, ascending, where the step time is extrapolated."""
     samples_per_data_rank: list[int]

@@ -75,6 +75,7 @@ class RankTraining:
     losses: tuple[float | None, ...]
     grad_norms: tuple[float, ...]
     parameters: int
+    trainable_parameters: int
     micro_batches: float
 
 
@@ -126,6 +127,9 @@ def counting_fault(case: Case, ranks: Sequence[RankTraining], steps: int) -> str
     if parameters != copies * (case.model.parameters - routed) + of_experts * routed:
         others = f"{copies} x {case.model.parameters - routed} and of experts {of_experts} x {routed}"
         return f"all ranks hold {parameters} parameters, not {others}"
+    trainable, of_stages = sum(rank.trainable_parameters for rank in ranks), case.model.trainable_parameters
+    if case.model.trainable is not None and trainable * layout.pipeline_parallel != of_stages * layout.num_gpus:
+        return f"{trainable} parameters of all ranks train, of a model in which {of_stages} do"
     for rank, training in enumerate(ranks):
         if training.micro_batches != steps * layout.grad_accum_steps:
             expected = f"{steps} steps of {layout.grad_accum_steps}"

@@ -28,10 +28,11 @@ APEX = "apex"
 TORCH = "torch"
 TORCHAO = "torchao"
 TRANSFORMERS = "transformers"
+PEFT, BITSANDBYTES = "peft", "bitsandbytes"
 PACKAGES = (
     *(MEGATRON_CORE, TRANSFORMER_ENGINE, FLASH_ATTENTION, APEX),
     *(TORCHTITAN, TORCH, TORCHAO, FLASH_ATTENTION_3, FLASH_ATTENTION_4),
-    *(ACCELERATE, TRANSFORMERS),
+    *(ACCELERATE, TRANSFORMERS, PEFT, BITSANDBYTES),
 )
 PACKAGED_ENGINES = (MEGATRON_CORE, TORCHTITAN, ACCELERATE, ACCELERATE_LAUNCH)
 """Engines that are packages of others, of which some versions were verified."""
@@ -62,6 +63,8 @@ VERIFIED = {
     TORCHTITAN: VersionRange("0.3.0", "0.4"),
     ACCELERATE: VersionRange("1.15.0", "1.16"),
     TRANSFORMERS: VersionRange("5.23.0", "5.24"),
+    PEFT: VersionRange("0.21", "0.22"),
+    BITSANDBYTES: VersionRange("0.50", "0.51"),
     # The range that megatron-core 0.16.1 names in its extra `dev`.
     TRANSFORMER_ENGINE: VersionRange("2.9", "2.12"),
     # The release with which torchtitan validates its own 0.3 (.github/workflows/validate_rc.yaml).
@@ -91,7 +94,7 @@ def package_faults(layout: Layout, model: ModelShape, accelerator: str, installe
     """Faults of these packages for the layout's engine on this accelerator: missing, or of an unverified version."""
     if layout.engine not in PACKAGED_ENGINES:
         return
-    for package in packages_of(layout.engine):
+    for package in (*packages_of(layout.engine), *_adapter_packages(layout.engine, model)):
         if fault := engine_fault(layout.engine, package, installed[package]):
             yield fault
     if accelerator == "cpu":
@@ -107,15 +110,22 @@ def packages_of(engine: str) -> tuple[str, ...]:
     return {ACCELERATE: (ACCELERATE, TRANSFORMERS), ACCELERATE_LAUNCH: (ACCELERATE,)}.get(engine, (engine,))
 
 
-def more_packages_of(layout: Layout) -> tuple[str, ...]:
+def more_packages_of(layout: Layout, model: ModelShape) -> tuple[str, ...]:
     """Other packages that the layout's steps run on."""
-    return (TORCHAO,) if layout.engine == TORCHTITAN and layout.matmul_precision != "same" else ()
+    has_torchao = layout.engine == TORCHTITAN and layout.matmul_precision != "same"
+    return (*([TORCHAO] if has_torchao else []), *_adapter_packages(layout.engine, model))
+
+
+def _adapter_packages(engine: str, model: ModelShape) -> tuple[str, ...]:
+    if engine != ACCELERATE or model.adapters is None:
+        return ()
+    return (PEFT, BITSANDBYTES) if model.adapters.kind == "qlora" else (PEFT,)
 
 
 def _torchtitan_faults(layout: Layout, accelerator: str, installed: Installed) -> Iterator[PackageFault]:
     if layout.pipeline_parallel > 1 and (fault := _pipeline_fault(installed[TORCH])):
         yield fault
-    if TORCHAO in more_packages_of(layout) and (fault := _fp8_fault(installed[TORCHAO])):
+    if layout.matmul_precision != "same" and (fault := _fp8_fault(installed[TORCHAO])):
         yield fault
     if layout.attention_kernel == "flash" and (fault := _varlen_fault(accelerator, installed)):
         yield fault

@@ -26,8 +26,8 @@ def ranks(losses: tuple[float, ...] = (3.0, 2.0), norms: tuple[float, ...] = (1.
     whole, half = STAGES.model.parameters, STAGES.model.parameters // 2
     micro_batches = 2.0 * STAGES.layout.grad_accum_steps
     return [
-        RankTraining((None, None), (1.5, 1.25), half, micro_batches),
-        RankTraining(losses, norms, whole - half, micro_batches),
+        RankTraining((None, None), (1.5, 1.25), half, half, micro_batches),
+        RankTraining(losses, norms, whole - half, whole - half, micro_batches),
     ]
 
 
@@ -36,7 +36,8 @@ def ranks(losses: tuple[float, ...] = (3.0, 2.0), norms: tuple[float, ...] = (1.
     [
         (ranks(losses=(3.0, 2.125)), "loss", 2, 0.125),
         (ranks(norms=(1.25, 1.25)), "gradient norm", 1, 0.25),  # not only the first rank's
-        ([RankTraining((loss,), (1.5,), 1, 1.0) for loss in (2.5, 3.75)], "loss", 1, 0.125),  # the mean of data ranks
+        # The mean of data ranks.
+        ([RankTraining((loss,), (1.5,), 1, 1, 1.0) for loss in (2.5, 3.75)], "loss", 1, 0.125),
     ],
     ids=["loss", "norm", "data-ranks"],
 )

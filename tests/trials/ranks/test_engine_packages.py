@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from search_spaces.adapters import Adapters
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from tests.sources import ROOT
@@ -14,17 +15,20 @@ from tests.trials.train.trial_processes import make_spec
 from trials.diagnostics.parity_models import SHAPES
 from trials.ranks.engine_packages import (
     APEX,
+    BITSANDBYTES,
     FLASH_ATTENTION,
     FLASH_ATTENTION_3,
     FLASH_ATTENTION_4,
     PACKAGED_ENGINES,
     PACKAGES,
+    PEFT,
     TORCH,
     TORCHAO,
     TRANSFORMER_ENGINE,
     TRANSFORMERS,
     VERIFIED,
     VersionRange,
+    more_packages_of,
     package_faults,
     packages_of,
     require_imported,
@@ -91,6 +95,22 @@ def test_what_a_layout_lacks_is_named(layout, accelerator, installed, words):
 
 
 @pytest.mark.parametrize(
+    ("layout", "kind", "missing"),
+    [
+        (SPED_LAYOUT, "lora", [PEFT]),
+        (SPED_LAYOUT, "qlora", [PEFT, BITSANDBYTES]),
+        (Layout(engine="torch"), "lora", []),
+    ],
+)
+def test_adapters_of_accelerate_are_those_of_packages(layout, kind, missing):
+    model = replace(LLAMA, adapters=Adapters(4, kind), trainable=())
+    for installed, lacking in ((SPED, missing), ({**SPED, PEFT: "0.21.2", BITSANDBYTES: "0.50.2"}, [])):
+        found = package_faults(layout, model, "cpu", {**NOTHING, **installed})
+        assert [fault.package for fault in found] == lacking
+    assert list(more_packages_of(layout, model)) == missing
+
+
+@pytest.mark.parametrize(
     ("precision", "is_installed", "is_taken"), [("bf16", True, True), ("fp32", True, False), ("bf16", False, False)]
 )
 def test_layers_that_multiply_fp32_as_tf32_are_not_taken_for_it(precision, is_installed, is_taken):
@@ -125,11 +145,12 @@ def test_what_is_installed_with_parlay_is_what_was_verified():
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
     packages = [package for engine in PACKAGED_ENGINES for package in packages_of(engine)]
-    verified = {package: f"{package}{VERIFIED[package]}" for package in packages}
+    verified = {package: f"{package}{VERIFIED[package]}" for package in (*packages, PEFT, BITSANDBYTES)}
     assert extras["megatron"].split() == [verified[MEGATRON_CORE]]
     assert extras["torchtitan"].split() == [verified[TORCHTITAN]]
-    assert extras["accelerate"].split() == [verified[ACCELERATE], verified[TRANSFORMERS]]
-    assert set(extras["trainers"].split()) == set(verified.values())
+    of_accelerate = (ACCELERATE, BITSANDBYTES, PEFT, TRANSFORMERS)
+    assert extras["accelerate"].split() == [verified[package] for package in of_accelerate]
+    assert {line for line in extras["trainers"].split() if not line.startswith("trl")} == set(verified.values())
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
     assert all(pinned[package] in VERIFIED[package] for package in verified)

@@ -47,6 +47,8 @@ OF_ENGINE = {
     TORCHTITAN: ("trials.train.selftest.training",),
 }
 """Those of cases by one engine."""
+PEFT = "peft"
+OF_ENGINE[PEFT] = (*OF_ENGINE[ACCELERATE], "tests.trials.train.peft_programs")
 NO_ENGINE = "none"
 OF_ENGINE[NO_ENGINE] = ("torch._inductor.compile_fx", "trials.train.selftest.training")
 """Those of cases that import an engine in their own way."""

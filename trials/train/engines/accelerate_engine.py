@@ -16,6 +16,7 @@ from accelerate import Accelerator, ParallelismConfig
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin, TorchDynamoPlugin
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,11 +51,18 @@ class AccelerateEngine(Engine):
         if layout.activation_checkpointing == "full" and not is_fsdp(layout):
             # FSDP's own recomputation is in its plugin; DDP has none.
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
-        optimizer = build_adamw(model.parameters(), training.optimizer)
+        weights = NamedWeights(TRANSFORMERS_WEIGHTS, training.model, training.weights)
+        if training.model.trainable is not None:
+            from trials.train.engines.peft_model import freeze
+
+            freeze(model, training, weights)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = build_adamw(trained, training.optimizer)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
+        _require_class(self._model, layout)
         # Not by unwrap_model, which takes autocast from the model.
         inner = self._model.module if isinstance(self._model, DistributedDataParallel) else self._model
-        NamedWeights(TRANSFORMERS_WEIGHTS, training.model, training.weights).set(inner)
+        weights.set(inner)
         self._shards = ShardCounts(inner, LAYERS[training.model.position_embedding])
         _count_passes(inner)
         self.chunks = (inner,)
@@ -153,6 +161,13 @@ def _set(variables: Mapping[str, str | None]) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
+
+
+def _require_class(model: nn.Module, layout: Layout) -> None:
+    """RuntimeError unless FSDP or DDP trains, as the layout says: on its CPU accelerate leaves FSDP out unasked."""
+    copied = DistributedDataParallel if layout.num_gpus > 1 else nn.Module
+    if not isinstance(model, wanted := FSDPModule if is_fsdp(layout) else copied):
+        raise RuntimeError(f"accelerate trains a {type(model).__name__}, the layout asks for {wanted.__name__}")
 
 
 def _data_ranks(model: nn.Module) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -82,12 +83,13 @@ class EngineCounts:
 
     `parameters`: the model's parameters whose weights this rank holds and counts; all tensor-parallel ranks and stages
     together hold the model once, with ZeRO 3 all data-parallel ranks together too. `optimizer_parameters`: those whose
-    optimizer state it holds; from ZeRO 1 on the data-parallel ranks shard them. `micro_batches`: through each model
-    chunk.
+    optimizer state it holds; from ZeRO 1 on the data-parallel ranks shard them. `trainable_parameters`: those of its
+    chunks that require gradients, whole where others share them. `micro_batches`: through each model chunk.
     """
 
     parameters: int
     optimizer_parameters: int
+    trainable_parameters: int
     micro_batches: float
     samples: int
 
@@ -99,6 +101,8 @@ class TrainedChunk(Protocol):
     samples: int
 
     def register_forward_pre_hook(self, hook: Callable[..., None]) -> object: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 class Engine(ABC):
@@ -121,7 +125,8 @@ class Engine(ABC):
     def counts(self) -> EngineCounts:
         """Counts from what was built and what ran, not from the layout."""
         micro_batches = sum(chunk.micro_batches for chunk in self.chunks) / len(self.chunks)
-        return EngineCounts(*self.parameter_counts(), micro_batches, self.chunks[0].samples)
+        trainable = sum(p.numel() for chunk in self.chunks for p in chunk.parameters() if p.requires_grad)
+        return EngineCounts(*self.parameter_counts(), trainable, micro_batches, self.chunks[0].samples)
 
     @abstractmethod
     def parameter_counts(self) -> tuple[int, int]:

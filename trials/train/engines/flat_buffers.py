@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
+from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits, round_frozen
 from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import (
     Reduction,
@@ -65,6 +65,9 @@ class FlatSharding(Sharding):
         bucket_mib: int | None,
     ):
         self._group, self._ends = world.data, world.ends
+        self._held = sum(traits.is_counted * parameter.numel() for parameter, traits in _known(chunks))
+        for chunk in chunks:
+            round_frozen(chunk, dtype)
         self.shares_gradients = shares_update and world.data is not None
         self._overlaps = overlaps and world.data is not None
         self._buckets = make_buckets(
@@ -164,7 +167,7 @@ class FlatSharding(Sharding):
             work.wait()
 
     def held_parameters(self) -> int:
-        return sum(parameter.numel() for _, parameter, traits in self._all_with_offsets() if traits.is_counted)
+        return self._held
 
     def updated_parameters(self) -> int:
         return sum(piece.gradient.numel() for piece in self._slices if piece.traits.is_counted)
@@ -183,12 +186,14 @@ class FlatSharding(Sharding):
 
 
 def _in_backward_order(chunks: Sequence[ModelChunk]) -> list[tuple[nn.Parameter, ParamTraits]]:
-    """Parameters in the order of their gradients: last layers first; a tied table last, since first and last stage sum
-    it before the data-parallel ranks do."""
-    known = [(chunk.get_parameter(name), traits) for chunk in chunks for name, traits in named_param_traits(chunk)][
-        ::-1
-    ]
-    return sorted(known, key=lambda pair: pair[1].is_tied)
+    """Parameters that train in the order of their gradients: last layers first; a tied table last, since first and last
+    stage sum it before the data-parallel ranks do."""
+    trained = [pair for pair in _known(chunks) if pair[0].requires_grad][::-1]
+    return sorted(trained, key=lambda pair: pair[1].is_tied)
+
+
+def _known(chunks: Sequence[ModelChunk]) -> list[tuple[nn.Parameter, ParamTraits]]:
+    return [(chunk.get_parameter(name), traits) for chunk in chunks for name, traits in named_param_traits(chunk)]
 
 
 def _bucket_elements(overlaps: bool, bucket_mib: int | None) -> int | None:

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from trials.train.engines.engine import TrainingConfig
 from trials.train.engines.gradients import gradient_of
 from trials.train.engines.sharded_weights import elements
-from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits
+from trials.train.engines.sharding import ParamTraits, Sharding, ShardSlice, named_param_traits, round_frozen
 from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.collectives import Reduction, reduce_in_place
 from trials.train.parallel.process_groups import World
@@ -55,15 +55,17 @@ class FsdpSharding(Sharding):
 
         def shard(block: nn.Module) -> None:
             in_blocks.extend(_traits_in_block(block, world))
+            round_frozen(block, training.dtype)
             self._shard(block)
 
         model, plan, ranks, weights, execution = training.chunk_arguments(index, world)
         chunk = ModelChunk(model, plan, ranks, weights, execution, on_part=shard)
         outside = dict(named_param_traits(chunk, lambda name: not name.startswith("blocks.")))
+        round_frozen(chunk, training.dtype)
         self._shard(chunk)
         left = iter(in_blocks)
         traits = [outside[name] if name in outside else next(left) for name, _ in chunk.named_parameters()]
-        self._known += zip(chunk.parameters(), traits, strict=True)
+        self._known += (pair for pair in zip(chunk.parameters(), traits, strict=True) if pair[0].requires_grad)
         self._count_after_forward(chunk, traits)
         return chunk
 

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import methodcaller
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from search_spaces.adapters import NAMES_OF_LIBRARY, TORCHTITAN, TRANSFORMERS
 from search_spaces.model_shape import ModelShape
 from trials.train.model.initial_weights import InitialMatrices, WeightSource, gated_parts, qkv_parts
 from trials.train.parallel.tensor_parallel import TensorParallelRanks
@@ -73,12 +75,15 @@ class NamedWeights:
         fill(parameter, self._values(row, found.groupdict()))
 
     def set(self, module: nn.Module) -> None:
-        """Set every parameter: biases 0, gains of norms 1, matrices drawn. KeyError for an unknown one."""
+        """Set every parameter but those in 4 bits: biases 0, gains of norms 1, matrices drawn. KeyError for an unknown
+        one."""
         for name, parameter in module.named_parameters():
-            plain = name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+            plain = re.sub(r"(_checkpoint_wrapped_module|_orig_mod|base_layer)\.", "", name)
+            if not parameter.is_floating_point():
+                continue
             if self.has(plain):
                 self.draw(plain, parameter)
-            elif plain.endswith("bias") or _NORM.search(plain):
+            elif plain.endswith("bias") or NORM.search(plain):
                 nn.init.constant_(parameter, 0.0 if plain.endswith("bias") else 1.0)
             else:
                 raise KeyError(plain)
@@ -106,7 +111,8 @@ def fill(parameter: torch.Tensor, full: torch.Tensor) -> None:
         parameter.copy_(full)
 
 
-_NORM = re.compile(r"norm|\.ln_")
+NORM = re.compile(r"norm|\.ln_")
+"""Found in the names of norms and of no other module."""
 
 
 def _rows_by_group(qkv: torch.Tensor, model: ModelShape) -> torch.Tensor:
@@ -141,6 +147,18 @@ def _transposed(matrix: torch.Tensor, model: ModelShape) -> torch.Tensor:
     return matrix.T
 
 
+def _with_adapters(rows: tuple[WeightRow, ...], library: str, a: str, b: str) -> tuple[WeightRow, ...]:
+    """The rows, and those of adapters beside their linear modules, whose matrices have the names `a` and `b`."""
+    adapters = []
+    for row in rows:
+        stem = row.name.removesuffix("weight")
+        for name in (name for name in NAMES_OF_LIBRARY[library] if stem.endswith(f".{name}.")):
+            arrange = row.arrange if name == "wqkv" else _as_drawn
+            adapters.append(WeightRow(stem + a, methodcaller("adapter_a", name)))
+            adapters.append(WeightRow(stem + b, methodcaller("adapter_b", name), arrange))
+    return (*rows, *adapters)
+
+
 _MEGATRON, _MEGATRON_EXPERTS = "decoder.layers.{layer}.", "decoder.layers.{layer}.mlp.experts."
 MEGATRON_CORE_WEIGHTS = (
     WeightRow("embedding.word_embeddings.weight", InitialMatrices.tokens, split=0),
@@ -165,7 +183,7 @@ MEGATRON_CORE_WEIGHTS = (
 )
 
 _TITAN, _TITAN_EXPERTS = "layers.{layer}.", "layers.{layer}.moe.routed_experts.inner_experts."
-TORCHTITAN_WEIGHTS = (
+_TORCHTITAN_ROWS = (
     WeightRow("tok_embeddings.weight", InitialMatrices.tokens),
     WeightRow("lm_head.weight", InitialMatrices.head),
     WeightRow(f"{_TITAN}attention.qkv_linear.wqkv.weight", InitialMatrices.qkv, _turned_by_neighbours),
@@ -181,9 +199,10 @@ TORCHTITAN_WEIGHTS = (
     WeightRow(f"{_TITAN_EXPERTS}w2_EDF", InitialMatrices.experts_out),
     WeightRow(f"{_TITAN_EXPERTS}w3_EFD", InitialMatrices.experts_in, _value),
 )
+TORCHTITAN_WEIGHTS = _with_adapters(_TORCHTITAN_ROWS, TORCHTITAN, "lora_a.weight", "lora_b.weight")
 
 _LLAMA, _GPT2 = "model.layers.{layer}.", "transformer.h.{layer}."
-TRANSFORMERS_WEIGHTS = (
+_TRANSFORMERS_ROWS = (
     WeightRow("model.embed_tokens.weight", InitialMatrices.tokens),
     WeightRow("lm_head.weight", InitialMatrices.head),
     WeightRow(f"{_LLAMA}self_attn.q_proj.weight", InitialMatrices.qkv, partial(_part_of_qkv, 0)),
@@ -201,3 +220,7 @@ TRANSFORMERS_WEIGHTS = (
     WeightRow(f"{_GPT2}mlp.c_fc.weight", InitialMatrices.mlp_in, _transposed),
     WeightRow(f"{_GPT2}mlp.c_proj.weight", InitialMatrices.mlp_out, _transposed),
 )
+TRANSFORMERS_WEIGHTS = _with_adapters(
+    _TRANSFORMERS_ROWS, TRANSFORMERS, "lora_A.default.weight", "lora_B.default.weight"
+)
+"""Those of peft's adapters among them."""

@@ -44,5 +44,7 @@ def _is_tensor_parallel(parameter: nn.Parameter) -> bool:
 
 
 def elements(parameter: nn.Parameter) -> int:
-    """Elements of a parameter on this rank now: of its shard, or all while it is gathered."""
+    """Elements of a parameter on this rank now: of its shard, or all while it is gathered, also of one in 4 bits."""
+    if (packed := getattr(parameter, "quant_state", None)) is not None:
+        return packed.shape.numel()
     return parameter.to_local().numel() if isinstance(parameter, DTensor) else parameter.numel()

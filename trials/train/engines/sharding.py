@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from trials.train.model.chunk import ModelChunk
 from trials.train.parallel.tensor_parallel import has_partial_gradient
@@ -92,3 +94,10 @@ def named_param_traits(
                 name,
                 ParamTraits(chunk.counts_parameter(name, parameter), has_partial_gradient(parameter), name == tied),
             )
+
+
+def round_frozen(part: nn.Module, dtype: torch.dtype) -> None:
+    """Keep weights that do not train, unless they are shards already, in the type of the computation alone."""
+    for parameter in part.parameters():
+        if not (parameter.requires_grad or isinstance(parameter, DTensor)) and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)

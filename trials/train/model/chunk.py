@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import NORM_EPSILON, ModelShape
 from search_spaces.routing import ROUTERS_CHOICE, Routing
+from trials.train.model.adapters import add_adapters
 from trials.train.model.attention import Documents, Rotary, attention, attention_by_document, supports_gqa
 from trials.train.model.initial_weights import InitialMatrices, WeightSource, qkv_parts
 from trials.train.model.mlp import Experts, Mlp
@@ -99,6 +100,9 @@ class ModelChunk(nn.Module):
         self.head = Head(model, ranks, weights) if plan.has_head else None
         if model.tied_embeddings and self.embedding and self.head:
             self.head.weight = self.embedding.tokens.weight
+        for end in (self.embedding, self.head):
+            if end is not None:
+                end.requires_grad_(model.trainable is None)
         self._is_tied = model.tied_embeddings
         self._recomputes_blocks = execution.recompute == "full"
         self._documents: list[Documents] = []
@@ -215,6 +219,8 @@ class Block(nn.Module):
         )
         self.attention_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
         self.mlp_post_norm = Norm(model, ranks, weights.device) if model.post_norms else nn.Identity()
+        if model.adapters is not None:
+            add_adapters(self, model, matrices)
 
     def forward(self, x: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
         attended = self.attention_out(self._attend(self.qkv(self.attention_norm(x)), documents))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from search_spaces.adapters import module_sizes
 from search_spaces.model_shape import ModelShape
 
 WEIGHT_STD = 0.02
@@ -70,6 +71,16 @@ class InitialMatrices:
         """(H, F)."""
         return self._out_of("mlp_out", self.model.ffn_hidden_size)
 
+    def adapter_a(self, name: str) -> torch.Tensor:
+        """(rank, in) of a linear module's adapter."""
+        of_input, _ = module_sizes(self.model, name)
+        return self.source.normal(f"{self.layer}.{name}.a", (self._rank, of_input), of_input**-0.5)
+
+    def adapter_b(self, name: str) -> torch.Tensor:
+        """(out, rank). Not zero as in LoRA, since A would have no gradient in the first step."""
+        _, of_output = module_sizes(self.model, name)
+        return self.source.normal(f"{self.layer}.{name}.b", (of_output, self._rank), WEIGHT_STD)
+
     def router(self) -> torch.Tensor:
         """(E, H)."""
         return self._into("router", self._num_experts)
@@ -91,6 +102,10 @@ class InitialMatrices:
     def shared_out(self) -> torch.Tensor:
         """(H, Y)."""
         return self._out_of("shared_out", self._shared_width)
+
+    @property
+    def _rank(self) -> int:
+        return self.model.adapters.rank if self.model.adapters else 0
 
     @property
     def _num_experts(self) -> int:

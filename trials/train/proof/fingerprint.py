@@ -55,7 +55,7 @@ def common_software(spec: TrialSpec, device: Device, chunks: Iterable[Any]) -> d
     nothing for other engines. Collective over the world. TrialFailure where they are not the same on all ranks."""
     if spec.layout.engine not in PACKAGED_ENGINES:
         return {}
-    software = engine_software(spec.layout.engine, chunks) | _versions(more_packages_of(spec.layout))
+    software = engine_software(spec.layout.engine, chunks) | _versions(more_packages_of(spec.layout, spec.model))
     by_rank = gather_json(software, device.torch_device)
     if mix := software_mix(by_rank):
         raise TrialFailure(FailureReason.SCRIPT_ERROR, f"the ranks' software differs: {mix}")

@@ -37,7 +37,7 @@ def layout_proof(
     `planned` are the micro-batches planned for each step; `extrapolation` the two kinds of short step that ran where
     the measurement is extrapolated.
     """
-    layout = spec.layout
+    layout, trainable = spec.layout, spec.model.trainable_parameters
     return {
         "world_size": len(counts),
         **{
@@ -45,10 +45,13 @@ def layout_proof(
             for name in _groups(spec)
         },
         "parameters": spec.model.parameters,
-        "local_parameters_sum": _parameter_sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
-        "optimizer_parameters_sum": _parameter_sum(
-            spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1
+        "local_parameters_sum": _parameter_sum(
+            spec, [c.parameters for c in counts], layout.zero_stage == 3, spec.model.parameters
         ),
+        "optimizer_parameters_sum": _parameter_sum(
+            spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1, trainable
+        ),
+        **({} if spec.model.trainable is None else {"trainable_parameters": _trainable(spec, counts)}),
         "micro_batches_per_step": _micro_batches_per_step(spec, counts, planned, extrapolation),
         "samples_per_data_rank": _samples_per_data_rank(spec, counts, planned),
     }
@@ -96,15 +99,23 @@ def _micro_batches_per_step(
     return spec.layout.grad_accum_steps if extrapolation is None else [extrapolation.short, extrapolation.long]
 
 
-def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
-    """Sum of the counts that should hold every parameter once: over the data- and context-parallel ranks of a replica
-    where they share, else per such rank."""
-    if not spec.layout.splits_experts_as_layers and spec.model.num_experts is not None:
+def _trainable(spec: TrialSpec, counts: Sequence[RankCount]) -> float:
+    """Parameters of all stages that require gradients; each tensor-parallel rank counts those of its stage."""
+    by_replica = _by_index(spec, [count.trainable_parameters for count in counts], "dp", "cp")
+    sums = (sum(members) / spec.layout.tensor_parallel for members in by_replica)
+    return _first_mismatch(sums, spec.model.trainable_parameters)
+
+
+def _parameter_sum(spec: TrialSpec, held: Sequence[float], is_shared: bool, expected: int) -> float:
+    """Sum of the counts that should hold each of the expected parameters once: over the data- and context-parallel
+    ranks of a replica where they share, else per such rank."""
+    has_experts = spec.model.num_experts is not None and expected == spec.model.parameters
+    if has_experts and not spec.layout.splits_experts_as_layers:
         return _sum_with_experts(spec, held, is_shared)
     by_shard = [sum(members) for members in _by_index(spec, held, "dp", "cp")]
     sharing = spec.layout.shards if is_shared else 1
     sums = [sum(by_shard[first : first + sharing]) for first in range(0, len(by_shard), sharing)]
-    return _first_mismatch(sums, spec.model.parameters)
+    return _first_mismatch(sums, expected)
 
 
 def _sum_with_experts(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:

@@ -79,6 +79,7 @@ def train_layout(
         losses=tuple(None if result.loss is None else float(result.loss) for result in results),
         grad_norms=tuple(float(result.grad_norm) for result in results),
         parameters=counts.parameters,
+        trainable_parameters=counts.trainable_parameters,
         micro_batches=counts.micro_batches,
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces.adapters import Adapters
 from search_spaces.layouts.layout import Layout
 from tests.kit import metrics
 from tests.trials.train.trial_processes import MODEL, make_spec
@@ -24,7 +25,7 @@ SPEC = make_spec(LAYOUT)
 FIRST_STAGE = MODEL.parameters // 3
 MEMORY = {"memory": RankMemory(1.0), "host_available_gib": 9.0}
 DEGREES = {"tensor_parallel": 1, "pipeline_parallel": 2, "data_parallel": 2}
-RIGHT = RankCount(FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, **DEGREES, **MEMORY)
+RIGHT = RankCount(FIRST_STAGE, FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, **DEGREES, **MEMORY)
 # Rank order is tensor, data, stage: the first two ranks are the data-parallel ranks of the first stage.
 LAST_STAGE = MODEL.parameters - FIRST_STAGE
 COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
@@ -59,6 +60,20 @@ def test_counts_that_are_the_specs_are_a_proof():
         "micro_batches_per_step": 3,
         "samples_per_data_rank": [60, 60],
     }
+
+
+ADAPTED = replace(MODEL, adapters=Adapters(4), trainable=())
+OF_ADAPTERS = dict.fromkeys(("optimizer_parameters", "trainable_parameters"), ADAPTED.trainable_parameters)
+
+
+@pytest.mark.parametrize("wrong", [{}, *({name: ADAPTED.parameters} for name in OF_ADAPTERS)], ids=str)
+def test_the_running_model_and_its_optimizer_say_which_parameters_train(wrong):
+    spec = make_spec(Layout(data_parallel=2, micro_batch_size=2, grad_accum_steps=3), model=ADAPTED)
+    degrees = {"pipeline_parallel": 1, "parameters": ADAPTED.parameters}
+    right = replace(RIGHT, **degrees | OF_ADAPTERS)
+    counts = [replace(right, **wrong), right]
+    assert layout_proof(spec, [right, right], PLANNED)["trainable_parameters"] == ADAPTED.trainable_parameters
+    assert believed(spec, counts, PLANNED) == (not wrong)
 
 
 WRONG = {"tensor_parallel": 2, "pipeline_parallel": 1, "data_parallel": 1, "parameters": 5, "optimizer_parameters": 5}
