@@ -156,8 +156,8 @@ def _shape(model: Mapping[str, Any], task: Mapping[str, Any]) -> ModelShape | No
     adapters = task.get("adapters", {})
     if FILL_IN in (*model.values(), *adapters.values()):
         return None
-    part = {"adapters": Adapters.from_json(adapters), "trainable": ()} if adapters else {}
-    return replace(ModelShape.from_json(model), **part)
+    whole = ModelShape.from_json(model)
+    return replace(whole, adapters=Adapters.from_json(adapters), trainable=()) if adapters else whole
 
 
 def _cluster(imported: ImportedConfig, notes: list[str]) -> dict[str, Any]:
@@ -253,8 +253,9 @@ def _trainer(imported: ImportedConfig, path: Path) -> dict[str, Any]:
     needed = dict.fromkeys(trainer.required_keys, FILL_IN)
     if "template" in trainer.required_keys and not trainer.has_command_line:
         needed["template"] = str(path.absolute())
-    arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes and not trainer.has_command_line)
-    return {"kind": kind, **needed, **({"arguments": arguments} if arguments else {})}
+    arguments = [*imported.arguments] or [FILL_IN] * bool(trainer.placeholder_axes)
+    has_any = arguments and "arguments" in trainer.keys
+    return {"kind": kind, **needed, **({"arguments": arguments} if has_any else {})}
 
 
 def _choices(axis: Axis) -> Sequence[Any]:

@@ -22,6 +22,7 @@ from orchestrator.config.importers.torchtitan.command import (
     read_torchtitan_command,
     variables_read,
 )
+from orchestrator.config.importers.transformers_script import is_transformers_command, read_transformers_command
 from search_spaces.errors import InputError
 from trials.trainers.common.options import option_names
 
@@ -78,6 +79,7 @@ def _trainings(script: Script, commands: Sequence[Words]) -> tuple[Sequence[Word
         (is_bridge_command, read_bridge_command, script.commands),
         (partial(is_torchtitan_command, exported=script.exported), read_torchtitan_command, commands),
         (lambda words: num_characteristic_options(words) >= 2, read_megatron_command, commands),
+        (is_transformers_command, read_transformers_command, commands),
     )
     for is_theirs, read_command, among in readers:
         found: dict[tuple[str, ...], Words] = {}

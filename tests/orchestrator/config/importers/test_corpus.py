@@ -26,9 +26,9 @@ def expectations(name: str) -> dict[str, dict[str, Any]]:
     """Expectations by file name, written from the trainers' sources.
 
     `model` has all fields that follow from the file, `like` another one and what differs. `layout` has what differs
-    from a layout's defaults, and of ranks and batch all that follows. `notes` are words that are each in some note,
-    `refused` the subject of each problem with words of its rule, `changed` those of values that trials would train
-    otherwise, for which the baseline is refused.
+    from a layout's defaults, and of ranks and batch all that follows, `adapters` that whole section. `notes` are words
+    that are each in some note, `refused` the subject of each problem with words of its rule, `changed` those of values
+    that trials would train otherwise, for which the baseline is refused.
     """
     return yaml.safe_load((CORPUS / "expected" / f"{name}.yaml").read_text(encoding="utf-8"))
 
@@ -75,6 +75,7 @@ def test_an_import_has_the_values_that_the_trainer_has(name):
     assert with_defaults(found.layout) == with_defaults(expected.get("layout", {}))
     for key in ("global_batch_size", "num_nodes", "gpus_per_node", "accelerator"):
         assert getattr(found, key) == expected.get(key), key
+    assert dict(found.adapters) == expected.get("adapters", {})
     assert found.launcher.get("slurm", {}) == expected.get("slurm", {})
     assert [problem.key for problem in found.changed] == expected.get("changed", [])
     for words in expected.get("notes", []):
