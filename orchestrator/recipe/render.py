@@ -22,6 +22,7 @@ from dashboards.trial_text import (
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import TITLES, ExportStatus, status_text
 from orchestrator.recipe.recipe import Recipe
+from search_spaces.adapters import describe_trained
 from search_spaces.engines import OWN_ENGINES, PARLAY, is_emulated
 from trials.files.text import plural
 from trials.ranks.engine_packages import PACKAGED_ENGINES, packages_of
@@ -177,6 +178,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
         f"{batch['tokens_per_step']:,} tokens a step"
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
+    if (words := describe_trained(recipe.model)) is not None:
+        yield f"- {words}"
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured.step_time_s:.4g} s a step{peak}"
     yield f"- {describe_training_rate(recipe.training_rate)}"
     if recipe.cost is not None and (words := describe_search_cost(recipe.cost)) is not None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from orchestrator.recipe.exports import TITLES, ExportStatus, exports
+from search_spaces.adapters import Adapters
 from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, lines_of, our_spec
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 
@@ -50,6 +51,16 @@ def test_a_newer_megatron_fsdp_needs_an_option_that_older_parsers_refuse(fields,
     advice = [line for line in text.splitlines() if "--megatron-fsdp-main-grads-dtype fp32" in line]
     assert len(advice) == is_told
     assert all(line.startswith("# Megatron-LM from core_v0.17.0 on also needs ") for line in advice)
+
+
+def test_adapters_are_told_to_a_script_of_accelerate_and_refused_by_trainers_without_any():
+    model = replace(LLAMA, adapters=Adapters(4, alpha=8, target_modules=("q_proj", "v_proj")), trainable=())
+    made = exported(our_spec(half(), model))
+    told = [line for line in made["accelerate"].files["accelerate.yaml"].splitlines() if "adapters" in line]
+    assert told == ["# It makes the adapters, too: rank 4, kind lora, alpha 8, target_modules q_proj, v_proj."]
+    assert {name for name, export in made.items() if export.status is not ExportStatus.REFUSED} == {"accelerate"}
+    assert made["megatron-bridge"].rule == "megatron-bridge.adapters_names"
+    assert {str(made[name].rule) for name in ("deepspeed", "nanotron")} == {"deepspeed.adapters", "nanotron.adapters"}
 
 
 def test_what_a_recipe_of_megatron_bridge_overlaps_by_itself_is_switched_off():

@@ -16,10 +16,12 @@ from orchestrator.recipe.build import build_recipe
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.recipe import Recipe, checksum, recipe_yaml
 from orchestrator.recipe.write import write_recipe
+from search_spaces.adapters import Adapters
 from search_spaces.errors import InputError
 from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.schema.unsafe_text import is_printable
 from search_spaces.schema.yaml_document import parse_document
+from tests.kit import TINY
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 from trials.trainers.parlay.trainer import GRADIENT_CLIPPING
 from trials.trial import TrialKind
@@ -63,6 +65,15 @@ def test_the_folder_holds_the_files_the_contract_names_and_says_how_to_start_eac
     assert "**Megatron-LM**, not measured with this trainer; this line was not run (`megatron_args.txt`):\n\n" in text
     assert "- NeMo Megatron-Bridge: attention_kernel is math; Megatron-Bridge supports attention_kernel flash" in text
     assert os.access(folder / "launch.sh", os.X_OK)
+
+
+def test_a_recipe_has_the_adapters_of_its_search_and_says_what_trains(tmp_path, code):
+    tuned = replace(TINY, adapters=Adapters(2, alpha=8, target_modules=("c_attn",)), trainable=())
+    write_recipe(tmp_path / "recipe", source(model=tuned), code)
+    loaded = read_recipe(tmp_path / "recipe")
+    assert loaded.recipe.model == loaded.spec().model == tuned
+    text = (tmp_path / "recipe" / "README.md").read_text()
+    assert f"- {tuned.trainable_parameters:,} of {tuned.parameters:,} parameters train: lora of rank 2\n" in text
 
 
 def test_a_recipe_reads_back_from_its_folder_and_from_its_file(folder):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from search_spaces.adapters import adapted_modules
+from search_spaces.decoding import encode
 from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.rules.engine_rules import quantized_products, sharded_replicas
 from search_spaces.rules.rule import Rule, engine_limits
@@ -43,6 +45,9 @@ def _files(spec: TrialSpec) -> dict[str, str]:
         f"# The script decides: micro-batches of {layout.micro_batch_size} sequences,"
         f" {layout.grad_accum_steps} a step and rank, attention {layout.attention_kernel}{products}.\n"
     )
+    if spec.model.adapters is not None:
+        given = encode(spec.model.adapters) | {"target_modules": ", ".join(adapted_modules(spec.model))}
+        of_the_script += f"# It makes the adapters, too: {', '.join(f'{n} {v}' for n, v in given.items())}.\n"
     return {_CONFIG_FILE: of_the_script + _config_text(spec)}
 
 
