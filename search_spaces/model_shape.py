@@ -45,7 +45,7 @@ class ModelShape(JsonObject):
     computes the loss and its gradient: they follow from the trainer's options.
 
     A fine-tuning trains `adapters` and the modules that `trainable` names; all other weights are frozen. Where
-    `trainable` is None, all weights train.
+    `trainable` is None, all weights train. Sequences of one that `is_finetuned` are examples, of at most `seq_length`.
 
     The trainer builds exactly this many parameters, adapters included, which every outcome proves.
     """
@@ -139,6 +139,7 @@ class ModelShape(JsonObject):
     fuses_loss: bool = False
     adapters: Adapters | None = None
     trainable: tuple[str, ...] | None = None
+    is_finetuned: bool = False
 
     def __post_init__(self) -> None:
         require_declared(self, "model", "model.", _FIX)

@@ -351,7 +351,7 @@ def _vocabulary_fault(proof: Mapping[str, Any], expected: int) -> str | None:
 def _observed_step_fault(spec: TrialSpec, seen: ObservedStep | None) -> str | None:
     """Compare with the spec what an observer saw of a third-party trainer's second step."""
     fault = None if seen is None else observed_step_fault(spec, seen)
-    fix = "give the script the layout's and the model's values by placeholders, or correct the model section"
+    fix = "give the script the layout's and the model's values by placeholders, or correct the search file"
     return None if fault is None else f"the script trains something else: {fault}; {fix}"
 
 

@@ -3,11 +3,13 @@ what of it contradicts the trial. Pure; standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import isclose
 
 from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.measurement.metrics import RealTokens
 from trials.outcome_types import ObservedStep
 from trials.trial import TrialSpec
 
@@ -29,7 +31,16 @@ def of_all_ranks(ranks: Sequence[ObservedStep]) -> ObservedStep:
         is_reduced = is_alike if len(sums) > 1 or not is_alike else None
     others = dict.fromkeys(rank.inputs for rank in ranks if rank.inputs and rank.inputs != ranks[0].inputs)
     together = {"ranks": len(ranks), "other_inputs": tuple(others), "batches": len(sums) or None}
-    return replace(ranks[0], **together, is_reduced=is_reduced)  # type: ignore[arg-type]
+    counts = {name: _sum(getattr(rank, name) for rank in ranks) for name in _COUNTS}
+    return replace(ranks[0], **together, **counts, is_reduced=is_reduced)  # type: ignore[arg-type]
+
+
+_COUNTS = ("documents", "real_tokens", "squared_lengths")
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [*counts]
+    return None if None in known else sum(known)  # type: ignore[arg-type]
 
 
 def _is_close(some: Sequence[float], others: Sequence[float]) -> bool:
@@ -44,7 +55,7 @@ def unproven(spec: TrialSpec, seen: ObservedStep | None) -> Iterator[str]:
     layout = spec.layout
     if seen.world_size is None:
         yield "world_size"
-    if not seen.inputs:
+    if not seen.inputs or not all(_shows_batch(spec, seen, inputs) for inputs in (seen.inputs, *seen.other_inputs)):
         yield "global_batch_size"
     if seen.parameters is None and _holds_whole_model(layout):
         yield "parameters"
@@ -71,12 +82,15 @@ def _world_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
 def _batch_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     """Compare the first data-parallel rank's and, where every rank gets tokens, the others'."""
     others = seen.other_inputs if spec.layout.pipeline_parallel == 1 else ()
-    faults = (_inputs_fault(spec, inputs) for inputs in (seen.inputs, *others))
+    faults = (_inputs_fault(spec, seen, inputs) for inputs in (seen.inputs, *others))
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _inputs_fault(spec: TrialSpec, inputs: Sequence[Sequence[int]]) -> str | None:
+def _inputs_fault(spec: TrialSpec, seen: ObservedStep, inputs: Sequence[Sequence[int]]) -> str | None:
     layout = spec.layout
+    if _is_flattened(spec, seen, inputs):
+        longest, most = max(length for _, length, _ in inputs), layout.micro_batch_size * spec.model.seq_length
+        return f"its micro-batches have {longest} tokens, the layout's at most {most}" if longest > most else None
     batches = [(*_sequences_and_length(dims, spec), calls) for *dims, calls in inputs]
     for _, length, _ in batches:
         if length not in _lengths(spec):
@@ -95,9 +109,41 @@ def _inputs_fault(spec: TrialSpec, inputs: Sequence[Sequence[int]]) -> str | Non
     return None
 
 
+def _is_flattened(spec: TrialSpec, seen: ObservedStep, inputs: Sequence[Sequence[int]]) -> bool:
+    """True where a fine-tuning's micro-batches are rows of several documents, one for all of its sequences."""
+    is_row = all(len(dims) == 3 and dims[0] == 1 for dims in inputs)
+    rows = sum(calls for *_, calls in inputs) * (seen.ranks or 1)
+    several = spec.layout.micro_batch_size > 1 and (seen.documents or 0) > rows
+    return spec.model.is_finetuned and is_row and several
+
+
+def _shows_batch(spec: TrialSpec, seen: ObservedStep, inputs: Sequence[Sequence[int]]) -> bool:
+    """False for flattened rows, unless each sequence is a document, or too long for fewer sequences."""
+    layout = spec.layout
+    of_step = layout.micro_batch_size * layout.grad_accum_steps * (seen.ranks or 1)
+    if seen.documents == of_step or not _is_flattened(spec, seen, inputs):
+        return True
+    return all(-(-length // spec.model.seq_length) == layout.micro_batch_size for _, length, _ in inputs)
+
+
+def real_tokens(spec: TrialSpec, seen: ObservedStep) -> RealTokens | None:
+    """The step's tokens without padding; None where it has none, or they were not seen."""
+    if not seen.real_tokens or not seen.squared_lengths or not spec.model.is_finetuned:
+        return None
+    layout, whole = spec.layout, spec.model.seq_length
+    sequences = sum(rows * calls for rows, _, calls in seen.inputs)
+    if _is_flattened(spec, seen, seen.inputs):
+        sequences = layout.micro_batch_size * layout.grad_accum_steps
+    share = seen.real_tokens / (sequences * (seen.ranks or 1) * whole)
+    length = seen.squared_lengths / seen.real_tokens
+    return RealTokens(min(1.0, share), length if length < whole else None)
+
+
 def _sequences_and_length(dims: Sequence[int], spec: TrialSpec) -> tuple[int, int]:
     """Sequences of a tensor of tokens and their length, whichever dimension comes first, or packed into one."""
     rows, length = (1, dims[0]) if len(dims) == 1 else dims[:2]
+    if spec.model.is_finetuned:
+        return rows, length
     if length not in _lengths(spec) and rows in _lengths(spec):
         rows, length = length, rows
     if rows == 1 and length not in _lengths(spec) and length % spec.model.seq_length == 0:
@@ -105,23 +151,32 @@ def _sequences_and_length(dims: Sequence[int], spec: TrialSpec) -> tuple[int, in
     return rows, length
 
 
-def _lengths(spec: TrialSpec) -> tuple[int, ...]:
+def _lengths(spec: TrialSpec) -> Sequence[int]:
     """Lengths that a rank may be given: whole or its own part, with or without the last target."""
     whole, parts = spec.model.seq_length, spec.layout.context_parallel
+    if spec.model.is_finetuned:
+        return range(1, whole + 2)
     return (whole, whole + 1, whole // parts, whole // parts + 1)
 
 
 def _parameters_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
-    """Compare where a rank has the whole model. Half a layer is tolerated: biases, norms and padding differ between
-    models of one shape, and one layer more or less is another model."""
+    """Compare where a rank has the whole model. Half a layer is tolerated, of what trains half of its share of a layer:
+    biases, norms and padding differ between models of one shape, and one layer more or less is another model."""
     model, found = spec.model, seen.parameters
     if found is None or not _holds_whole_model(spec.layout):
         return None
     if abs(found - model.parameters) >= model.layer_parameters / 2:
         return f"its model has {found:,} parameters, the model section's {model.parameters:,}"
-    if found - (trainable := seen.trainable_parameters or 0) >= model.layer_parameters / 2:
-        return f"it trains {trainable:,} of {found:,} parameters, the trial all"
+    trainable, wanted = seen.trainable_parameters or 0, model.trainable_parameters
+    if abs(trainable - (found if model.trainable is None else wanted)) > model.trained.layer / 2:
+        asked = "all" if model.trainable is None else f"{wanted:,}: {_trained_words(model)}"
+        return f"it trains {trainable:,} of {found:,} parameters, the trial {asked}"
     return None
+
+
+def _trained_words(model: ModelShape) -> str:
+    adapters = () if model.adapters is None else (str(model.adapters),)
+    return ", ".join([*adapters, *(model.trainable or ())])
 
 
 def _optimizer_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
@@ -130,8 +185,8 @@ def _optimizer_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
     is_sharded = spec.layout.zero_stage > 0 or seen.wrapper not in (None, _REPLICATED)
     if held is None or trainable is None or is_sharded or not _holds_whole_model(spec.layout):
         return None
-    if trainable - held >= spec.model.layer_parameters / 2:
-        return f"its optimizer has {held:,} of {trainable:,} parameters, the trial trains all"
+    if trainable - held > spec.model.trained.layer / 2:
+        return f"its optimizer has {held:,} of {trainable:,} parameters that train"
     return None
 
 

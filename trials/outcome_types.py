@@ -67,6 +67,11 @@ class MeasuredMetrics(JsonObject):
     """`tokens_per_sec` over the number of ranks."""
     samples_per_sec: Positive
     """Sequences, over all ranks."""
+    real_tokens_per_sec: Positive | None = None
+    """`tokens_per_sec` without padding."""
+    real_token_share: Positive | None = None
+    """Tokens without padding over all, a sequence counted as `model.seq_length` tokens. The FLOPs are those of the
+    former. Absent where no padding is known of."""
     model_tflops_per_gpu: Amount | None = None
     """10^12 model FLOPs a second and rank, without recomputed ones."""
     mfu: Amount | None = None
@@ -204,13 +209,15 @@ class ObservedStep(JsonObject):
     `at_s` is when its optimizer began, by the node's monotonic clock. `parameters` are those of all shards, each once;
     `local_parameters` those of this rank's shards, `optimizer_parameters` those that torch's own optimizers hold.
     `inputs` are the shapes of the token tensors that the outermost module got, each followed by its number of calls;
-    `input_sum` is the sum of the first one. `wrapper` is the class that reduces or shards gradients, `zero_stage` that
+    `input_sum` is the sum of the first one. `documents` counts the sequences, or the documents that positions show in
+    them, `real_tokens` their tokens that an attention mask shows to be no padding, and `squared_lengths` is the sum of
+    these tokens' squares by document. `wrapper` is the class that reduces or shards gradients, `zero_stage` that
     of DeepSpeed or FSDP1. `reduces` is False where DDP did not reduce the last gradients (no_sync). `gradient_norms`
     are those of the first, the last and all gradients that every rank has whole.
 
     Of all ranks together, `ranks` counts those that reported, `other_inputs` are the inputs that differ from the first
-    rank's, `batches` counts their different first batches, and `is_reduced` tells whether ranks of different batches
-    had the same gradients.
+    rank's, `documents` to `squared_lengths` are sums, `batches` counts their different first batches, and `is_reduced`
+    tells whether ranks of different batches had the same gradients.
     """
 
     at_s: float | None = None
@@ -221,6 +228,9 @@ class ObservedStep(JsonObject):
     optimizer_parameters: int | None = None
     inputs: tuple[_Calls, ...] = ()
     input_sum: float | None = None
+    documents: int | None = None
+    real_tokens: int | None = None
+    squared_lengths: int | None = None
     wrapper: str | None = None
     zero_stage: int | None = None
     reduces: bool | None = None

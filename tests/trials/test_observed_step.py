@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from search_spaces.adapters import Adapters
 from search_spaces.layouts.layout import Layout
 from tests.kit import SPEC, TINY
-from trials.observed_step import ObservedStep, observed_step_fault, of_all_ranks, unproven
+from trials.observed_step import ObservedStep, observed_step_fault, of_all_ranks, real_tokens, unproven
 from trials.trial import TrialSpec
 
 LENGTH, PARAMETERS, LAYER = TINY.seq_length, TINY.parameters, round(TINY.layer_parameters)
@@ -81,6 +82,61 @@ def test_what_contradicts_the_layout_is_a_fault_with_both_numbers(fields, change
     assert words in (observed_step_fault(spec_of(**fields), replace(DDP, **changes)) or "")
 
 
+TUNED = replace(TINY, adapters=Adapters(2, target_modules=("c_attn",)), trainable=(), is_finetuned=True)
+TRAINED = TUNED.trainable_parameters
+SHORT, WANTED = 5, 2 * 3 * 2
+"""Tokens of a short sequence, and sequences of a step."""
+
+
+def tuned(**changes: Any) -> tuple[TrialSpec, ObservedStep]:
+    """A fine-tuning of adapters, and what is seen of a step of it."""
+    spec = replace(spec_of(), model=TUNED)
+    counted = {"parameters": TUNED.parameters, "trainable_parameters": TRAINED, "optimizer_parameters": TRAINED}
+    return spec, replace(DDP, **counted | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "share"),
+    [
+        ({"inputs": ((2, SHORT, 2), (2, 1, 1))}, [], None),
+        (padded := {"documents": WANTED, "real_tokens": 48, "squared_lengths": 240}, [], 48 / (WANTED * LENGTH)),
+        (padded | {"inputs": ((1, 8, 3),)}, [], 48 / (WANTED * LENGTH)),
+        (padded | {"inputs": ((1, 2 * LENGTH, 3),), "documents": 70}, [], 48 / (WANTED * LENGTH)),
+        (padded | {"inputs": ((1, LENGTH - 1, 3),), "documents": 70}, ["global_batch_size"], 48 / (WANTED * LENGTH)),
+    ],
+    ids=["shorter", "padded", "flattened, a document each", "packed full", "packed, perhaps of fewer sequences"],
+)
+def test_a_fine_tunings_sequences_are_as_long_as_their_examples(changes, names, share):
+    spec, seen = tuned(**changes)
+    assert observed_step_fault(spec, seen) is None
+    assert [*unproven(spec, seen)] == names
+    found = real_tokens(spec, seen)
+    assert (found and found.share) == (share and pytest.approx(share))
+    assert (found and found.document_length) == (share and 5.0)
+    assert real_tokens(spec_of(), seen) is None, "a pretraining has whole sequences"
+    whole = replace(spec, model=replace(TINY, is_finetuned=True))
+    everything = dict.fromkeys(("parameters", "trainable_parameters", "optimizer_parameters"), PARAMETERS)
+    assert observed_step_fault(whole, replace(seen, **everything)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"trainable_parameters": TUNED.parameters, "optimizer_parameters": TUNED.parameters},
+            f"it trains {TUNED.parameters:,} of {TUNED.parameters:,} parameters, the trial {TRAINED:,}: lora of rank 2",
+        ),
+        ({"parameters": PARAMETERS - LAYER}, f"the model section's {TUNED.parameters:,}"),
+        ({"optimizer_parameters": TRAINED // 2}, f"its optimizer has {TRAINED // 2:,} of {TRAINED:,}"),
+        ({"inputs": ((2, LENGTH + 2, 3),)}, f"its sequences have {LENGTH + 2} tokens"),
+        ({"inputs": ((1, SHORT, 3),), "documents": 6}, "trains 3 sequences a step, the layout has 6"),
+        ({"inputs": ((1, 2 * LENGTH + 1, 3),), "documents": 70}, f"have {2 * LENGTH + 1} tokens, the layout's at most"),
+    ],
+)
+def test_another_fine_tuning_than_the_trials_is_a_fault(changes, words):
+    assert words in (observed_step_fault(*tuned(**changes)) or "")
+
+
 def test_what_was_not_seen_is_unproven_and_no_fault():
     spec = spec_of()
     assert [*unproven(spec, replace(DDP, ranks=1))] == ["data_parallel"]
@@ -91,6 +147,9 @@ def test_what_was_not_seen_is_unproven_and_no_fault():
     ranks = [DDP, replace(DDP, inputs=((1, LENGTH, 3),)), DDP]
     assert of_all_ranks(ranks).other_inputs == (((1, LENGTH, 3),),)
     assert of_all_ranks([DDP, DDP]).other_inputs == ()
+    counted = replace(DDP, documents=3, real_tokens=9, squared_lengths=27)
+    assert of_all_ranks([counted, counted]).squared_lengths == 54
+    assert of_all_ranks([counted, DDP]).real_tokens is None
 
 
 @pytest.mark.parametrize(

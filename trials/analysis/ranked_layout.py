@@ -19,7 +19,7 @@ SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
 """Flags of a measurement that has to be repeated before it may be the best."""
 
 _MEDIANS = (
-    *("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu"),
+    *("tokens_per_sec", "tokens_per_sec_per_gpu", "real_tokens_per_sec", "samples_per_sec", "model_tflops_per_gpu"),
     *("mfu", "mfu_causal", "hfu", "step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s"),
 )
 _PEAKS = (

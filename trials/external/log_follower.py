@@ -26,7 +26,7 @@ from trials.ranks.startup import StartupPart
 from trials.ranks.watchdog import Watchdog, hang_limit_s, silence_reason
 from trials.trainers.base import Invocation
 from trials.trainers.common.trainer_log import LineSplitter, OutputTail
-from trials.trainers.registry import invocation, is_observed, log_rank_of
+from trials.trainers.registry import invocation, is_observed, is_timed_by_observer, log_rank_of
 from trials.trial import FailureReason, TrialSpec
 
 TICK_S = 0.25
@@ -141,7 +141,10 @@ def observer_variables(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironm
     as much."""
     if not is_observed(spec.trainer):
         return {}
-    return {"PYTHONPATH": str(_OBSERVER), "PARLAY_OBSERVED_STEP": str(folder.observed_step(env.rank, env.restart))}
+    is_timed = is_timed_by_observer(spec.trainer) and env.rank == log_rank_of(spec)
+    timed = {"PARLAY_TIMED_STEPS": "1"} if is_timed else {}
+    report = str(folder.observed_step(env.rank, env.restart))
+    return {"PYTHONPATH": str(_OBSERVER), "PARLAY_OBSERVED_STEP": report, **timed}
 
 
 class TrainerWatchdog(Watchdog):
@@ -164,7 +167,7 @@ class _Rank:
     """One rank's handling of its trainer's output."""
 
     def __init__(self, spec: TrialSpec, report: Report, words: OutputTail, measurement: LogMeasurement | None):
-        self._rules = spec.measure
+        self._rules, self._trainer = spec.measure, spec.trainer
         self._notice_s = PEER_GRACE_S if spec.num_gpus > 1 else 0.0
         self._report = report
         self._words = words
@@ -228,6 +231,8 @@ class _Rank:
 
     def _unread(self, how: str) -> TrialFailure:
         end = "no line of its log reports a step: none matches trainer.patterns"
+        if is_timed_by_observer(self._trainer):
+            end = "no optimizer of torch.optim stepped twice after backward passes: give trainer.patterns"
         return TrialFailure(FailureReason.STEPS_UNREAD, f"{how}\n{self._words.tail(_TAIL_LINES)}\n{end}")
 
     def _copy(self, data: bytes) -> None:

@@ -21,11 +21,11 @@ from trials.external.checks import (
     rate_fault,
 )
 from trials.files.folders import AttemptFolder, read_json
-from trials.measurement.metrics import measured_metrics, throughput_bound
+from trials.measurement.metrics import RealTokens, measured_metrics, throughput_bound
 from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
-from trials.observed_step import ObservedStep, of_all_ranks
-from trials.outcome_types import MeasuredMetrics
+from trials.observed_step import of_all_ranks, real_tokens
+from trials.outcome_types import MeasuredMetrics, ObservedStep
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -137,10 +137,10 @@ class LogMeasurement:
     def outcome(self) -> Outcome:
         """The outcome of the measurement; TrialFailure where it is implausible."""
         self._read_other_logs()
-        metrics = self._metrics()
+        seen = self._observed_step()
+        metrics = self._metrics(None if seen is None else real_tokens(self._spec, seen))
         steps, seen_s = self._steps[-metrics.measured_steps :], self._seen_s[-metrics.measured_steps :]
         checks = cross_checks(self._spec, metrics, steps) + interval_check(steps, seen_s)
-        seen = self._observed_step()
         proof = layout_proof(self._spec, self._reader.proof, seen) | {"cross_checks": checks}
         fields: dict[str, Any] = {
             "measured": metrics,
@@ -188,9 +188,9 @@ class LogMeasurement:
         incumbent = self._watcher.look()
         return None if incumbent is None else incumbent.step_time_s
 
-    def _metrics(self) -> MeasuredMetrics:
+    def _metrics(self, real_tokens: RealTokens | None) -> MeasuredMetrics:
         return replace(
-            measured_metrics(self._spec, self._records),
+            measured_metrics(self._spec, self._records, real_tokens=real_tokens),
             peak_memory_gib=self._reader.peak_memory_gib,
             peak_memory_allocated_gib=self._reader.peak_memory_allocated_gib,
             **self.startup.fields(),

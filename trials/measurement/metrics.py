@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -18,23 +18,35 @@ from trials.outcome_types import MeasuredMetrics, ThroughputBound
 from trials.trial import TrialSpec
 
 
+@dataclass(frozen=True)
+class RealTokens:
+    """Tokens of a step without padding: their share of all, and the mean over them of their document's length, None
+    where documents are whole sequences."""
+
+    share: float
+    document_length: float | None
+
+
 def measured_metrics(
     spec: TrialSpec,
     records: Sequence[StepRecord],
     extrapolation: TwoPointExtrapolation | None = None,
     host_available_gib: float | None = None,
+    real_tokens: RealTokens | None = None,
 ) -> MeasuredMetrics:
     """The metrics that follow from the step records.
 
     ValueError without a measured step. Tokens are counted from the samples that the ranks counted. `extrapolation` is
     given where short steps were measured and a full one is extrapolated. `host_available_gib` is the host memory still
-    available after the last step, on the node with the least.
+    available after the last step, on the node with the least. `real_tokens` are given where sequences have padding or
+    documents that no step record counts.
     """
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
         raise ValueError("no measured step")
     lengths, losses = _known(measured, "document_length"), _known(records, "loss")
-    document_length = fmean(lengths) if lengths else None
+    real_tokens = real_tokens or RealTokens(1.0, fmean(lengths) if lengths else None)
+    document_length = real_tokens.document_length
     spec = replace(spec, model=spec.model.with_documents(document_length))
     times_s = _full_times_s([r.step_time_s for r in measured], extrapolation)
     step_time_s = median(times_s)
@@ -45,7 +57,7 @@ def measured_metrics(
         warmup_steps=len(records) - len(measured),
         measured_steps=len(measured),
         step_time_p95_s=percentile(times_s, 0.95),
-        **throughput_fields(spec, samples, step_time_s, time_interval(times_s)),
+        **throughput_fields(spec, samples, step_time_s, time_interval(times_s), real_tokens.share),
         fastest_rank_step_time_s=_median(_full_times_s(_known(measured, "fastest_rank_step_time_s"), extrapolation)),
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
@@ -83,18 +95,26 @@ def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation
 
 
 def throughput_fields(
-    spec: TrialSpec, samples: int, step_time_s: float, interval: tuple[float, float] | None
+    spec: TrialSpec,
+    samples: int,
+    step_time_s: float,
+    interval: tuple[float, float] | None,
+    real_token_share: float = 1.0,
 ) -> dict[str, Any]:
-    """Metrics derived from a step's samples, its median time and the interval of that (None: unknown), in seconds."""
+    """Metrics derived from a step's samples, its median time and the interval of that (None: unknown), in seconds, and
+    from the share of its tokens that are no padding."""
     tokens = samples * spec.model.seq_length
     tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
+    real_tokens_per_sec_per_gpu = tokens_per_sec_per_gpu * real_token_share
     fields: dict[str, Any] = {
         "step_time_s": step_time_s,
         "samples_per_sec": samples / step_time_s,
         "tokens_per_sec": tokens / step_time_s,
         "tokens_per_sec_per_gpu": tokens_per_sec_per_gpu,
-        "model_tflops_per_gpu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / 1e12,
+        "model_tflops_per_gpu": spec.model.model_flops_per_token * real_tokens_per_sec_per_gpu / 1e12,
     }
+    if real_token_share < 1:
+        fields |= {"real_tokens_per_sec": tokens / step_time_s * real_token_share, "real_token_share": real_token_share}
     if interval is not None:
         low, high = interval
         fields |= {
@@ -103,7 +123,7 @@ def throughput_fields(
             "tokens_per_sec_low": tokens / high,
             "tokens_per_sec_high": tokens / low,
         }
-    return fields | _utilisation(spec, tokens_per_sec_per_gpu)
+    return fields | _utilisation(spec, real_tokens_per_sec_per_gpu)
 
 
 def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, float]:

@@ -18,7 +18,7 @@ from trials.schema.sections import DataSection
 from trials.trainers.command.trainer import argument_problems, require_template
 from trials.trainers.common.log_lines import pattern_problems
 from trials.trainers.common.options import option_name
-from trials.trainers.registry import LOG_FORMATS, TRAINERS
+from trials.trainers.registry import LOG_FORMATS, TRAINERS, is_observed, is_timed_by_observer
 
 if TYPE_CHECKING:
     Kind = str
@@ -120,7 +120,8 @@ class TrainerSection(Section):
     patterns: _TextOrKeys = Field(
         default=None,
         description="How the log is read: regular expressions with one group each, by metric (step_time_s,"
-        " iteration, loss ...), or the name of a format: " + ", ".join(LOG_FORMATS) + ". Default: the kind's own.",
+        " iteration, loss ...), or the name of a format: " + ", ".join(LOG_FORMATS) + ". observer: the observer times"
+        " the optimizer steps. Default: the kind's own; observer with kind accelerate.",
     )
     log_rank: _Rank = Field(
         default=None,
@@ -243,6 +244,10 @@ class TrainerSection(Section):
             rule = "a known format is one of " + ", ".join(LOG_FORMATS)
             fix = did_you_mean(self.patterns, LOG_FORMATS) or "use one of these, or write patterns of your own"
             yield Problem("choice", f"is {self.patterns!r}", rule=rule, fix=fix, key="patterns", value=self.patterns)
+        section = self.for_trials()
+        if self.kind != PARLAY and is_timed_by_observer(section) and not is_observed(section):
+            rule, fix = "the observer times the steps where no pattern does", "give patterns, or set observe to true"
+            yield Problem("contradiction", "no observer sees the steps", rule=rule, fix=fix, key="patterns")
         if isinstance(self.patterns, dict):
             yield from pattern_problems({name: str(text) for name, text in self.patterns.items()})
 

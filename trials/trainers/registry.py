@@ -39,10 +39,20 @@ _DEEPSPEED_PIPELINE_LOG = LogFormat(
         "samples_per_sec": number_in(r"samples/sec: ([\d.]+)\s*$"),
     }
 )
+_OBSERVER_LOG = LogFormat(
+    {
+        "iteration": number_in(r"^parlay: step (\d+) took "),
+        "step_time_s": number_in(r"^parlay: step \d+ took ([\d.]+) s"),
+        "memory_gib": number_in(r"^parlay: step .* ([\d.]+) GiB$"),
+    }
+)
+OBSERVER = "observer"
+"""Format of the lines that the observer in the ranks adds to a log (trials/external/observer)."""
 LOG_FORMATS: Mapping[str, LogFormat] = {
     **{name: trainer.log_format for name, trainer in TRAINERS.items() if trainer.log_format is not None},
     "deepspeed": _DEEPSPEED_LOG,
     "deepspeed-pipeline": _DEEPSPEED_PIPELINE_LOG,
+    OBSERVER: _OBSERVER_LOG,
 }
 """The log formats by name, those of DeepSpeed and its pipeline included; a trainer's own has the trainer's name."""
 
@@ -94,7 +104,16 @@ def is_observed(section: Mapping[str, Any]) -> bool:
     return TRAINERS[section["kind"]].is_observed and section.get("observe", True)
 
 
+def is_timed_by_observer(section: Mapping[str, Any]) -> bool:
+    """True if the observer times the steps, by the spec's trainer section."""
+    return _patterns_of(section) == OBSERVER
+
+
 def log_format_of(section: Mapping[str, Any]) -> LogFormat:
     """A trainer's own format, a named one, or the user's patterns, by the spec's trainer section."""
-    patterns = section.get("patterns", section["kind"])
+    patterns = _patterns_of(section)
     return LOG_FORMATS[patterns] if isinstance(patterns, str) else command_format(patterns)
+
+
+def _patterns_of(section: Mapping[str, Any]) -> str | Mapping[str, str]:
+    return section.get("patterns") or (section["kind"] if section["kind"] in LOG_FORMATS else OBSERVER)

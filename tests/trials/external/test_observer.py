@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from search_spaces.layouts.layout import Layout
+from tests.kit import SPEC
 from tests.trials.external.ranks import local_spec, start
 from tests.trials.train.trial_processes import RunningTrial
 from trials.external import observer
 from trials.measure_rules import MeasureRules
+from trials.trainers.common.trainer_log import StepReader
+from trials.trainers.registry import LOG_FORMATS
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 SCRIPT = Path(__file__).parent / "own_scripts" / "train.py"
@@ -127,8 +130,8 @@ def test_a_training_that_nothing_shows_is_measured_and_unproven(tmp_path, spec, 
     assert outcome.proof["unproven"] == names
 
 
-def python(folder: Path, code: str, *options: str) -> str:
-    environment = {"PYTHONPATH": f"{OBSERVER}:{folder}", "PARLAY_OBSERVED_STEP": str(folder / "seen.json")}
+def python(folder: Path, code: str, *options: str, **variables: str) -> str:
+    environment = {"PYTHONPATH": f"{OBSERVER}:{folder}", "PARLAY_OBSERVED_STEP": str(folder / "seen.json"), **variables}
     command = [sys.executable, *options, "-c", code]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -164,3 +167,69 @@ def test_the_observer_is_gone_after_the_second_step(tmp_path):
     """
     assert python(tmp_path, code).split() == ["False", "True", "0"]
     assert (tmp_path / "seen.json").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_step_is_what_follows_backward_passes_and_one_of_another_batch_has_no_time(tmp_path):
+    code = """if True:
+        import torch
+        model = torch.nn.Embedding(8, 4)
+        both = [torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.AdamW(model.parameters(), lr=0.1)]
+        both[0].step()  # before any pass
+        for accumulated in (3, 3, 6, 3, 3, 3):  # the third had an update left out
+            for _ in range(accumulated):
+                model(torch.zeros(2, 3, dtype=torch.long)).sum().backward()
+            with torch.no_grad():
+                model(torch.zeros(2, 3, dtype=torch.long))
+            for optimizer in (*both, both[0]):
+                optimizer.step()
+    """
+    lines = python(tmp_path, code, PARLAY_TIMED_STEPS="1").splitlines()
+    steps = [StepReader(LOG_FORMATS["observer"], SPEC).feed(line) for line in lines]
+    assert [step.iteration for step in steps if step is not None] == [2, 5, 6]
+    assert not any("parlay" in line for line in python(tmp_path, code).splitlines())
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_lengths_of_documents_are_read_from_masks_and_positions(tmp_path):
+    code = """if True:
+        import json, torch
+        class Model(torch.nn.Embedding):
+            def forward(self, input_ids, attention_mask=None, position_ids=None):
+                return super().forward(input_ids)
+        model = Model(8, 4)
+        descent = torch.optim.SGD(model.parameters(), lr=0.1)
+        def step(batches):
+            for given in batches:
+                model(torch.zeros(2, 4, dtype=torch.long), **given).sum().backward()
+            descent.step()
+        mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+        positions = torch.tensor([[0, 1, 0, 1], [0, 1, 2, 0]])
+        step([{"attention_mask": mask}])
+        both = {"attention_mask": mask, "position_ids": positions}
+        step([{"attention_mask": mask}, {"position_ids": positions}, both])
+        seen = json.load(open("seen.json"))
+        print(seen["documents"], seen["real_tokens"], seen["squared_lengths"])
+    """
+    assert python(tmp_path, code).split() == ["9", "20", "52"]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_weights_in_4_bits_are_counted_one_by_one(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    code = """if True:
+        import bitsandbytes, json, torch
+        frozen = bitsandbytes.nn.Linear4bit(64, 64, bias=False, compute_dtype=torch.float32)
+        model = torch.nn.Sequential(torch.nn.Embedding(8, 64), frozen.to("cpu")).requires_grad_(False)
+        model[0].requires_grad_(True)
+        descent = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.zeros(2, 4, dtype=torch.long)).sum().backward()
+            descent.step()
+        seen = json.load(open("seen.json"))
+        print("seen", seen["parameters"], seen["trainable_parameters"])
+    """
+    assert python(tmp_path, code).splitlines()[-1].split() == ["seen", str(64 * 64 + 8 * 64), str(8 * 64)]

@@ -286,4 +286,4 @@ def test_a_trainer_has_rules_for_its_engines_can_be_started_and_its_log_be_read(
     trainer = TRAINERS[kind]
     assert tuple(trainer.rules) == tuple(TRAINER_ENGINES[kind])
     assert trainer.invocation is not None
-    assert trainer.log_format is not None or "patterns" in trainer.required_keys
+    assert trainer.log_format is not None or trainer.is_observed or "patterns" in trainer.required_keys

@@ -1,11 +1,11 @@
-"""Observer of a rank's second optimizer step, which Python imports at its start (site, sitecustomize).
+"""Observer of a rank's optimizer steps, which Python imports at its start (site, sitecustomize).
 
 The supervisor puts this folder, and nothing else, on the trainer's PYTHONPATH, and names the report in
 PARLAY_OBSERVED_STEP. The site's own sitecustomize runs first. Once torch is imported, outermost calls of modules are
 seen until the second optimizer step begins; at its end the report is written, and the next call removes what was
 added. The first step is left out, since scripts try, compile and skip before it. The fields of the report are those of
-`trials.observed_step.ObservedStep`. Nothing here may end or change the training: what cannot be seen is left out.
-Standard library and torch only; nothing of Parlay is imported.
+`trials.observed_step.ObservedStep`. With PARLAY_TIMED_STEPS each step has a line in the log, too. Nothing here may end
+or change the training: what cannot be seen is left out. Standard library and torch only; nothing of Parlay is imported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import time
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
-REPORT = "PARLAY_OBSERVED_STEP"
+REPORT, TIMED = "PARLAY_OBSERVED_STEP", "PARLAY_TIMED_STEPS"
 REPLICATED = "DistributedDataParallel"
 WRAPPERS = ("DeepSpeedEngine", "FullyShardedDataParallel", "ReplicateModule", "FSDPModule", REPLICATED)
 """Classes that reduce or shard gradients, by name; a wrapper inside another comes after it."""
@@ -70,9 +71,11 @@ class AfterTorch:
 
 
 def observe(torch):
-    """Observe the second step, unless this torch lacks the hooks for it."""
+    """Observe the second step, and time all where that is asked for, unless this torch lacks the hooks for it."""
     with suppress(Exception):
         StepObserver(torch, os.environ[REPORT]).install()
+        if TIMED in os.environ:
+            StepClock(torch).install()
 
 
 class StepObserver:
@@ -84,6 +87,7 @@ class StepObserver:
         self._roots: WeakKeyDictionary = WeakKeyDictionary()  # a model that was tried and dropped is freed
         self._inputs: dict = {}
         self._input_sum: float | None = None
+        self._lengths: list[int] = []  # of documents
         self._optimizers: WeakKeyDictionary = WeakKeyDictionary()  # those of a step, in their order
         self._is_second = False
         self._at_s = 0.0
@@ -122,7 +126,7 @@ class StepObserver:
             return False
         try:
             if self._last is None and self._torch.is_grad_enabled() and module.training and not self._is_in_backward():
-                self._see(module, [*args, *kwargs.values()])
+                self._see(module, args, kwargs)
         except Exception:
             self._is_over = True
         self._is_inside = True
@@ -148,10 +152,11 @@ class StepObserver:
         """True where activations are computed again."""
         return self._torch._C._current_graph_task_id() != -1
 
-    def _see(self, module, values):
+    def _see(self, module, args, kwargs):
         if next(module.parameters(), None) is None:
             return
         self._roots[module] = None
+        values = [*args, *kwargs.values()]
         batch = self._batch_of(values) if module is next(iter(self._roots)) else None
         if batch is None:
             return
@@ -159,6 +164,18 @@ class StepObserver:
         self._inputs[shape] = self._inputs.get(shape, 0) + 1
         if self._input_sum is None and self._may_read(batch):
             self._input_sum = float(batch.detach().double().sum())
+        if batch.dim() == 2 and self._may_read(batch):
+            self._lengths += self._document_lengths(batch, kwargs)
+
+    def _document_lengths(self, batch, given):
+        """Tokens of each document of a batch, without padding, by the names that transformers' models have."""
+        found = (given.get(name) for name in ("attention_mask", "position_ids"))
+        mask, positions = (each if getattr(each, "shape", None) == batch.shape else None for each in found)
+        if positions is None:
+            return [batch.shape[1]] * batch.shape[0] if mask is None else mask.long().sum(1).tolist()
+        kept = positions.flatten() if mask is None else positions[mask.bool()]
+        starts = [*(kept == 0).nonzero().flatten().tolist(), kept.numel()]
+        return [after - before for before, after in pairwise(starts)]
 
     def _batch_of(self, values):
         """The first tensor of whole numbers with a dimension, as tokens are."""
@@ -175,7 +192,7 @@ class StepObserver:
         if self._is_over or self._last is not None:
             return
         if self._roots and not self._is_second:
-            self._is_second, self._inputs, self._input_sum = True, {}, None
+            self._is_second, self._inputs, self._input_sum, self._lengths = True, {}, None, []
             self._roots.clear()
         if self._is_second:
             with suppress(Exception):
@@ -201,6 +218,9 @@ class StepObserver:
             "optimizer_parameters": self._optimizer_parameters(),
             "inputs": [[*shape, count] for shape, count in self._inputs.items()],
             "input_sum": self._input_sum,
+            "documents": len(self._lengths),
+            "real_tokens": sum(self._lengths),
+            "squared_lengths": sum(length**2 for length in self._lengths),
             "wrapper": wrapper,
             "zero_stage": _zero_stage(wrapper, engine),
             "reduces": _reduces(wrapper, engine),
@@ -257,6 +277,56 @@ class StepObserver:
         return [norms[0], norms[-1], total] if total > 0 and all(map(math.isfinite, norms)) else []
 
 
+class StepClock:
+    """A line in the log for each optimizer step, with the time since the one before.
+
+    A step ends with the first optimizer after a backward pass: further optimizers, and further calls of one, belong to
+    it. Where the number of backward passes differs from that of the step before, the batch was another or an update was
+    skipped, and the line is left out. Nothing waits for the device.
+    """
+
+    def __init__(self, torch) -> None:
+        self._torch = torch
+        self._steps = self._passes = self._passes_before = 0
+        self._at_s = 0.0
+
+    def install(self):
+        original = self._torch.autograd.backward
+
+        def backward(*args, **kwargs):
+            self._passes += 1
+            return original(*args, **kwargs)
+
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(self._after_optimizer)
+        self._torch.autograd.backward = backward
+
+    def _after_optimizer(self, optimizer, args, kwargs):
+        if not self._passes or self._torch.compiler.is_compiling():
+            return
+        now_s, passes = time.perf_counter(), self._passes
+        self._steps += 1
+        if passes == self._passes_before:
+            with suppress(Exception):
+                self._write_line(now_s - self._at_s, optimizer)
+        self._at_s, self._passes_before, self._passes = now_s, passes, 0
+
+    def _write_line(self, took_s, optimizer):
+        gib = self._memory_gib(optimizer)
+        memory = "" if gib is None else f", {gib:.3f} GiB"
+        # At once, and after a line's end: a progress bar may stand before it.
+        os.write(1, f"\nparlay: step {self._steps} took {took_s:.9f} s{memory}\n".encode())
+
+    def _memory_gib(self, optimizer):
+        """Peak memory that this rank's GPU allocator reserved; on a CPU what the process held."""
+        if self._torch.cuda.is_initialized():
+            return self._torch.cuda.max_memory_reserved() / 2**30
+        if next(iter(_parameters_of(optimizer))).device.type != "cpu":
+            return None
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 def _zero_stage(wrapper, module):
     """ZeRO stage of DeepSpeed's engine or of FSDP1; None for others."""
     if wrapper == "DeepSpeedEngine":
@@ -285,8 +355,9 @@ def _flat(values):
 
 
 def _size(parameter):
-    """Elements of a parameter; of one that DeepSpeed's ZeRO 3 has taken apart, too."""
-    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+    """Elements of a parameter, also where DeepSpeed's ZeRO 3 has taken it apart or bitsandbytes packs two in a byte."""
+    packed = getattr(getattr(parameter, "quant_state", None), "shape", None)
+    return int(getattr(parameter, "ds_numel", None) or (packed or parameter.shape).numel())
 
 
 def _write(path, report):

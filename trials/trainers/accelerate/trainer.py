@@ -14,7 +14,7 @@ from search_spaces.engines import ACCELERATE_LAUNCH
 from search_spaces.rules.engine_rules import quantized_products, sharded_replicas
 from search_spaces.rules.rule import Rule, engine_limits
 from trials.trainers.accelerate.config import ACCELERATE, accelerate_config, cpu_variables, is_fsdp
-from trials.trainers.base import Invocation, LayoutExport, Trainer
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer
 from trials.trainers.command.trainer import filled_arguments, placeholder_values
 from trials.trainers.common.recipe import script_or, torchrun, with_variables
 from trials.trainers.table import plain_yaml
@@ -103,8 +103,8 @@ Transformer Engine, and never enters its autocast (accelerator.py, _prepare_fsdp
 
 TRAINER = Trainer(
     rules={ACCELERATE_LAUNCH: RULES},
-    required_keys=("script", "patterns"),
-    optional_keys=("python", "arguments", "log_rank", "observe"),
+    required_keys=("script",),
+    optional_keys=(*SCRIPT_KEYS, "observe"),
     invocation=_invocation,
     is_observed=True,
     argument_error=argument_error,
