@@ -278,7 +278,7 @@ _STEP_S, _GIB, _REAL = map(_measured, ("step_time_s", "peak_memory_gib", "real_t
 COLUMNS = (
     Column("layout", name_of, name_of, 0, is_number=False),
     Column(SPEED, _measured("tokens_per_sec"), _speed_text, 0, sorts_down_first=True),
-    Column("real tokens/s", _REAL, _three_digits(_REAL), 6, sorts_down_first=True),
+    Column("real tokens/s", _REAL, _three_digits(_REAL), 4, sorts_down_first=True),
     Column(f"{TIMES} baseline", lambda row, view: view.ratio(row), _ratio_text, 4, sorts_down_first=True),
     Column("± %", _half_width, _interval_text, 1),
     Column("step s", _STEP_S, _three_digits(_STEP_S), 2),

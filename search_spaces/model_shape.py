@@ -139,7 +139,7 @@ class ModelShape(JsonObject):
     fuses_loss: bool = False
     adapters: Adapters | None = None
     trainable: tuple[str, ...] | None = None
-    is_finetuned: bool = False
+    is_finetuned: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         require_declared(self, "model", "model.", _FIX)

@@ -3,12 +3,13 @@ what of it contradicts the trial. Pure; standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isclose
+from typing import Any
 
+from search_spaces.adapters import describe_trained
 from search_spaces.layouts.layout import Layout
-from search_spaces.model_shape import ModelShape
 from trials.measurement.metrics import RealTokens
 from trials.outcome_types import ObservedStep
 from trials.trial import TrialSpec
@@ -30,17 +31,10 @@ def of_all_ranks(ranks: Sequence[ObservedStep]) -> ObservedStep:
         # The same batch on every rank has the same gradients, reduced or not.
         is_reduced = is_alike if len(sums) > 1 or not is_alike else None
     others = dict.fromkeys(rank.inputs for rank in ranks if rank.inputs and rank.inputs != ranks[0].inputs)
-    together = {"ranks": len(ranks), "other_inputs": tuple(others), "batches": len(sums) or None}
-    counts = {name: _sum(getattr(rank, name) for rank in ranks) for name in _COUNTS}
-    return replace(ranks[0], **together, **counts, is_reduced=is_reduced)  # type: ignore[arg-type]
-
-
-_COUNTS = ("documents", "real_tokens", "squared_lengths")
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    known = [*counts]
-    return None if None in known else sum(known)  # type: ignore[arg-type]
+    together: dict[str, Any] = {"ranks": len(ranks), "other_inputs": tuple(others), "batches": len(sums) or None}
+    counts = ("documents", "real_tokens", "squared_lengths")
+    together |= {name: sum(getattr(rank, name) or 0 for rank in ranks) for name in counts}
+    return replace(ranks[0], **together, is_reduced=is_reduced)
 
 
 def _is_close(some: Sequence[float], others: Sequence[float]) -> bool:
@@ -169,14 +163,10 @@ def _parameters_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:
         return f"its model has {found:,} parameters, the model section's {model.parameters:,}"
     trainable, wanted = seen.trainable_parameters or 0, model.trainable_parameters
     if abs(trainable - (found if model.trainable is None else wanted)) > model.trained.layer / 2:
-        asked = "all" if model.trainable is None else f"{wanted:,}: {_trained_words(model)}"
-        return f"it trains {trainable:,} of {found:,} parameters, the trial {asked}"
+        return (
+            f"it trains {trainable:,} of {found:,} parameters; of the trial's {describe_trained(model) or 'all train'}"
+        )
     return None
-
-
-def _trained_words(model: ModelShape) -> str:
-    adapters = () if model.adapters is None else (str(model.adapters),)
-    return ", ".join([*adapters, *(model.trainable or ())])
 
 
 def _optimizer_fault(spec: TrialSpec, seen: ObservedStep) -> str | None:

@@ -278,8 +278,8 @@ class SearchFile(Section):
         adapters = None if self.adapters is None else self.adapters.value()
         named = tuple(self.trainable) if isinstance(self.trainable, list) else ()
         is_whole = adapters is None and not named
-        trained = {"adapters": adapters, "trainable": None if is_whole else named}
-        return replace(self.model.shape(), **trained, is_finetuned=self.task == "finetune")
+        trainable, is_finetuned = None if is_whole else named, self.task == "finetune"
+        return replace(self.model.shape(), adapters=adapters, trainable=trainable, is_finetuned=is_finetuned)
 
 
 def _contradiction(key: str, given: Any, rule: str, fix: str) -> InputError:

@@ -219,3 +219,10 @@ def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(wit
     os.unlink(with_tokens / "tokens.idx")
     with pytest.raises(InputError, match="No such file"):
         validate_space(spec)
+
+
+def test_the_observer_times_a_script_without_patterns_unless_it_is_off(folder):
+    asked = {"kind": "accelerate", "script": "pretrain_gpt.py", "arguments": ["--mb={micro_batch_size}"]}
+    assert loaded(folder, trainer=asked).trainer.patterns is None
+    for more in ({"observe": False}, {"kind": "megatron-lm", "arguments": [], "patterns": "observer"}):
+        assert "trainer.patterns: no observer sees the steps" in str(refusal(folder, trainer=asked | more))

@@ -114,7 +114,7 @@ def test_a_script_with_transformers_trainer_and_peft_is_timed_and_proven(folder,
 def test_a_script_that_trains_all_weights_beside_its_adapters_is_not_credited_to_them(folder, tmp_path):
     outcome, ranks = run(folder, tmp_path, "lora.py", "--all")
     assert outcome.reason is FailureReason.RESULT_INVALID, ranks.logs()
-    assert "parameters, the trial 3,584: lora of rank 4" in (outcome.excerpt or "")
+    assert "of the trial's 3,584 of 159,808 parameters train: lora of rank 4" in (outcome.excerpt or "")
 
 
 @pytest.mark.walks
