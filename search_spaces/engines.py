@@ -159,7 +159,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             reduces_every_micro_batch=True,
             gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
             model_features=(  # llama3 and qwen3
-                *("attention_head_size", "qk_norm", "rotary_base", "num_experts", "document_length"),
+                *("attention_head_size", "qk_norm", "rotary_base", "num_experts", "document_length", "adapters"),
             ),
             routings=_EVERY_ROUTING,
             emulated_on_cpu=True,

@@ -282,6 +282,7 @@ _TORCHTITAN: tuple[Rule, ...] = (
     flash_heads,
     *quantized_products(TORCHAO_RECIPES),
     some_layers_recomputed,
+    *names_modules_as(TORCHTITAN),
     *engine_limits(
         TORCHTITAN,
         {

@@ -98,8 +98,19 @@ def train_by_peft(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {"losses": losses, "grad_norms": norms, "adapters": _adapters(found), **counts}
 
 
+_OF_TORCHTITAN = {
+    "wqkv": ("q_proj", "k_proj", "v_proj"),
+    "wo": ("o_proj",),
+    "w1": ("gate_proj",),
+    "w2": ("down_proj",),
+    "w3": ("up_proj",),
+}
+
+
 def _with_adapters(plain: nn.Module, model: ModelShape) -> PeftModel:
-    adapters, names = model.adapters, list(adapted_modules(model))
+    """The model with adapters of the trial program's initial values. Modules that are one in torchtitan share an A."""
+    adapters = model.adapters
+    names = [part for name in adapted_modules(model) for part in _OF_TORCHTITAN.get(name, (name,))]
     assert adapters is not None
     alpha = adapters.alpha or adapters.rank
     adapted = get_peft_model(plain, LoraConfig(r=adapters.rank, lora_alpha=alpha, target_modules=names))
@@ -107,10 +118,25 @@ def _with_adapters(plain: nn.Module, model: ModelShape) -> PeftModel:
         for name, parameter in adapted.get_base_model().named_parameters():
             if key := _key(name):
                 layer, module, matrix = re.fullmatch(r"(\d+)\.(.*)\.([ab])", key).groups()
-                parameter.copy_(getattr(InitialMatrices(model, SOURCE, int(layer)), f"adapter_{matrix}")(module))
+                parameter.copy_(_drawn(InitialMatrices(model, SOURCE, int(layer)), module, matrix))
             elif _is_whole(name, model.trainable or ()):
                 parameter.requires_grad_(True)
+    if "wqkv" in adapted_modules(model):
+        for layer in adapted.get_base_model().model.layers:
+            attention = layer.self_attn
+            for part in (attention.k_proj, attention.v_proj):
+                part.lora_A["default"].weight = attention.q_proj.lora_A["default"].weight
     return adapted
+
+
+def _drawn(matrices: InitialMatrices, module: str, matrix: str) -> torch.Tensor:
+    model, draw = matrices.model, getattr(matrices, f"adapter_{matrix}")
+    names = (name for name in adapted_modules(model) if module in _OF_TORCHTITAN.get(name, (name,)))
+    whole = draw(name := next(names))
+    if matrix == "a" or name != "wqkv":
+        return whole
+    sizes = (model.query_size, model.key_value_size, model.key_value_size)
+    return whole.split(sizes)[_OF_TORCHTITAN[name].index(module)]
 
 
 def _is_whole(name: str, modules: tuple[str, ...]) -> bool:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from _pytest.mark import MarkDecorator, ParameterSet
 
-from search_spaces.adapters import Adapters
+from search_spaces.adapters import NAMES_OF_LIBRARY, Adapters
 from search_spaces.decoding import decode
-from search_spaces.engines import ACCELERATE
-from tests.trials.train.parity import NO_COMPILER, needs_accelerate
+from search_spaces.engines import ACCELERATE, TORCHTITAN
+from tests.trials.train.parity import NO_COMPILER, needs_accelerate, needs_torchtitan
 from tests.trials.train.ranks import PEFT, RanksFailed, WarmRanks
 from trials.diagnostics.parity_cases import named_case
 from trials.diagnostics.selftest import Case, RankTraining, ReferenceTraining, counting_fault, largest_difference
@@ -49,14 +49,20 @@ def ranks() -> Iterator[WarmRanks]:
         yield warm
 
 
+@pytest.fixture(scope="module")
+def titan() -> Iterator[WarmRanks]:
+    with closing(WarmRanks(TORCHTITAN)) as warm:
+        yield warm
+
+
 class Trained:
     def __init__(self, ranks: WarmRanks):
         self._ranks = ranks
         self.by_peft = cache(self._by_peft)
 
-    def by_engine(self, given: Case, **options: Any) -> list[dict[str, Any]]:
+    def by_engine(self, given: Case, ranks: WarmRanks | None = None, **options: Any) -> list[dict[str, Any]]:
         arguments = {"case": given.to_json(), "steps": STEPS, **options}
-        return self._ranks.run(f"{PROGRAMS}:train_adapters", given.layout.num_gpus, arguments)
+        return (ranks or self._ranks).run(f"{PROGRAMS}:train_adapters", given.layout.num_gpus, arguments)
 
     def _by_peft(self, shape: str, adapters: Adapters, trainable: tuple[str, ...]) -> dict[str, Any]:
         arguments = {"case": case("peft", shape, adapters, trainable).to_json(), "steps": STEPS}
@@ -69,17 +75,22 @@ def trained(ranks) -> Trained:
     return Trained(ranks)
 
 
-def differences(trained: Trained, given: Case, answers: list[dict[str, Any]]) -> tuple[float, float]:
-    """Largest differences from peft of losses and gradient norms, and of the adapters after the last step."""
+def difference(trained: Trained, given: Case, answers: list[dict[str, Any]]) -> float:
+    """Largest difference from peft of losses and gradient norms."""
     plain = trained.by_peft(given.shape, given.model.adapters, given.model.trainable)
-    of_steps = [decode(RankTraining, answer["trained"]) for answer in answers]
     reference = ReferenceTraining(tuple(plain["losses"]), tuple(plain["grad_norms"]))
+    return largest_difference([decode(RankTraining, answer["trained"]) for answer in answers], reference).value
+
+
+def differences(trained: Trained, given: Case, answers: list[dict[str, Any]]) -> tuple[float, float]:
+    """That difference, and the largest one of the adapters after the last step."""
+    plain = trained.by_peft(given.shape, given.model.adapters, given.model.trainable)
     found: dict[str, Any] = {}
     for answer in answers:
         found |= answer["adapters"]
     assert found.keys() == plain["adapters"].keys()
     apart = (torch.tensor(found[key]) - torch.tensor(plain["adapters"][key]) for key in found)
-    return largest_difference(of_steps, reference).value, max(part.abs().max().item() for part in apart)
+    return difference(trained, given, answers), max(part.abs().max().item() for part in apart)
 
 
 TORCH = {"engine": "torch"}
@@ -141,3 +152,24 @@ def test_a_training_of_all_weights_is_another_and_counts_them(trained, given):
 def test_ddp_where_fsdp_is_asked_for_is_no_training_of_the_layout(trained):
     with pytest.raises(RanksFailed, match="accelerate trains a DistributedDataParallel, the layout asks for FSDP"):
         trained.by_engine(SHARDS, without_fsdp=True)
+
+
+TITAN = replace(LORA, target_modules=NAMES_OF_LIBRARY[TORCHTITAN])
+TITAN_FLEX = {"engine": TORCHTITAN, "attention_kernel": "flex"}
+
+
+@needs_torchtitan
+@pytest.mark.walks
+@pytest.mark.parametrize(
+    "given",
+    [
+        named(case("titan-zero3", "llama", TITAN, **TITAN_FLEX, **DP2, **ZERO3, **FULL)),
+        named(case("titan-dp2", "llama", TITAN, **TITAN_FLEX, **DP2)),
+        named(case("titan-tp2", "llama", TITAN, **TITAN_FLEX, tensor_parallel=2)),
+        named(case("titan-pp2", "llama", TITAN, **TITAN_FLEX, pipeline_parallel=2)),
+    ],
+)
+def test_torchtitans_own_adapters_train_as_those_of_peft_that_share_an_input(trained, titan, given):
+    answers = trained.by_engine(given, titan)
+    assert difference(trained, given, answers) <= TOLERANCE
+    assert counting_fault(given, [decode(RankTraining, answer["trained"]) for answer in answers], STEPS) is None

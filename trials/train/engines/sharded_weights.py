@@ -9,8 +9,9 @@ from torch.distributed.tensor import DTensor
 
 
 class ShardCounts:
-    """Elements of a chunk's parameters on this rank, each counted by one tensor-parallel rank: `at_rest`, and `held`
-    between a forward and its backward pass, 0 before the first. `layers` begins the names of the layers' parameters.
+    """Elements of a chunk's parameters on this rank, each counted by one tensor-parallel rank: those `trained`, and all
+    that are `held` between a forward and its backward pass, 0 before the first. `layers` begins the names of the
+    layers' parameters.
 
     FSDP2 keeps the weights outside of the layers gathered for the backward pass, which begins with them, with ZeRO 3,
     too (torchtitan/distributed/fsdp.py; accelerate/utils/fsdp_utils.py); they count as whole only where the layers do.
@@ -21,7 +22,7 @@ class ShardCounts:
         self._layers = layers
         self._names = {name for name, p in parameters.items() if tensor_rank == 0 or _is_tensor_parallel(p)}
         self._rest = {name: elements(parameters[name]) for name in self._names}
-        self.at_rest = sum(self._rest.values())
+        self.trained = sum(count for name, count in self._rest.items() if parameters[name].requires_grad)
         self.held = 0
         self._hook = chunk.register_forward_hook(self._count)
 
@@ -32,7 +33,7 @@ class ShardCounts:
         found = {name: elements(p) for name, p in chunk.named_parameters() if name in self._names}
         in_layers = [name for name in found if name.startswith(self._layers)]
         is_resharded = all(found[name] == self._rest[name] for name in in_layers)
-        self.held = self.at_rest if is_resharded else sum(found.values())
+        self.held = sum((self._rest if is_resharded else found).values())
 
 
 def _is_tensor_parallel(parameter: nn.Parameter) -> bool:

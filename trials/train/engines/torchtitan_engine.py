@@ -147,6 +147,9 @@ class TorchTitanEngine(Engine):
         torch.autograd.set_multithreading_enabled(False)
         self._trainer = Trainer(trainer_config(training))
         self.chunks = tuple(self._trainer.model_parts)
+        if training.model.adapters is not None:  # which draw their own weights
+            for chunk in self.chunks:
+                NamedWeights(TORCHTITAN_WEIGHTS, training.model, training.weights).set(chunk)
         _force_routing(self.chunks, training.routing)
         self._shards = [ShardCounts(chunk, "layers.", world.tensor_ranks.rank) for chunk in self.chunks]
         self._schedules: dict[int, Any] = {}
@@ -174,7 +177,7 @@ class TorchTitanEngine(Engine):
         return StepResult(torch.tensor(metrics.loss) if has_loss else None, torch.tensor(metrics.grad_norm))
 
     def parameter_counts(self) -> tuple[int, int]:
-        return sum(shards.held for shards in self._shards), sum(shards.at_rest for shards in self._shards)
+        return sum(shards.held for shards in self._shards), sum(shards.trained for shards in self._shards)
 
     def expert_tokens(self) -> dict[int, torch.Tensor]:
         return {int(layer): _whole(moe.tokens_per_expert_E) for layer, moe in _expert_layers(self.chunks)}

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torchtitan.components.lora import LoRAConverter
 from torchtitan.components.quantization import Float8LinearConverter, MXFP8LinearConverter
 from torchtitan.config import ParallelismConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC, _disable_dynamo_lru_cache
@@ -76,6 +77,7 @@ class Model:
     expert_layer_every: int = 1
     float8: Values | None = None
     mxfp8: Values | None = None
+    lora: Values | None = None
 
     @classmethod
     def of(cls, values: Values) -> "Model":
@@ -181,12 +183,12 @@ def _normal(std: float) -> Values:
 
 
 def converted(config: Decoder.Config, values: Values) -> Decoder.Config:
-    """The model with linear layers that multiply in 8 bits, where the values say so."""
+    """The model with linear layers that multiply in 8 bits, and with adapters, where the values say so."""
     model, is_compiled = Model.of(values), values["compile"]["enable"]
     for converter, options in ((Float8LinearConverter, model.float8), (MXFP8LinearConverter, model.mxfp8)):
         if options is not None:
             config = converter.Config(**options, model_compile_enabled=is_compiled).build().convert(config)
-    return config
+    return config if model.lora is None else LoRAConverter.Config(**model.lora).build().convert(config)
 
 
 def parallelism(values: Values) -> ParallelismConfig:

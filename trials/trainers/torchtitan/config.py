@@ -11,10 +11,12 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from search_spaces.adapters import NAMES_OF_LIBRARY, TORCHTITAN
 from search_spaces.layouts.layout import V_SCHEDULES, Layout
 from search_spaces.layouts.matmul_recipes import TORCHAO_RECIPES
 from search_spaces.layouts.pipeline_split import GivenSplit, chunk_layers
 from search_spaces.model_shape import ModelShape
+from trials.trainers.common.adapter_rows import adapter_rows
 from trials.trainers.table import SWITCH, Keys, Row, Table, number, plain, switch, word
 
 _P, _T, _M = "parallelism.", "training.", "model_spec."
@@ -340,6 +342,11 @@ _MODEL = (
     _of_every_model("position_embedding", "rotary"),
     word("attention_kernel", f"{_M}attn_backend", {"flex": "flex", "flash": "varlen"}, also={"flex_flash": "flex"}),
     Row("matmul_precision", _converter, _matmul_precision),
+    *adapter_rows(
+        {name: f"{_M}lora.{name}" for name in ("rank", "alpha", "target_modules")},
+        {name: name for name in NAMES_OF_LIBRARY[TORCHTITAN]},
+        lambda keys: "lora" if keys.has(f"{_M}lora.rank") else None,
+    ),
 )
 _BATCH = (
     plain("seq_length", f"{_T}seq_len", seq_length),
