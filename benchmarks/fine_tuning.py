@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.output import Line, arguments_of, show
+from benchmarks.published_throughput import Training
 from search_spaces.adapters import Adapters
 from search_spaces.cost_model.constants import typical_constants
 from search_spaces.cost_model.memory import stage_memory
@@ -71,14 +72,21 @@ def main() -> None:
 
 
 def rate_lines() -> Iterator[Line]:
+    for name, training, published in rated():
+        layout, model = training.layout, training.model
+        terms = StepTerms.of(model, training.cluster, LayoutTable.of([layout]))
+        tokens = layout.global_batch_size * model.seq_length / layout.num_gpus
+        found = tokens / float(terms.seconds(typical_constants())[0])
+        yield _line(f"{name} on {layout.num_gpus} H100", "tokens_per_s_per_gpu", published, found)
+
+
+def rated() -> Iterator[tuple[str, Training, float]]:
+    """Name of the model, the training, and its published tokens/s and GPU."""
     for name, gpus, published, fields in RATES:
         nodes = max(1, gpus // 8)
         layout = Layout(**{**_COMMON, **fields, "num_nodes": nodes}).canonical()
-        model = model_of(name, _LORA, 4096)
-        terms = StepTerms.of(model, Cluster(ACCELERATORS["h100-80gb"], gpus // nodes, nodes), LayoutTable.of([layout]))
-        seconds = float(terms.seconds(typical_constants())[0])
-        found = layout.global_batch_size * model.seq_length / gpus / seconds
-        yield _line(f"{name} on {gpus} H100", "tokens_per_s_per_gpu", published, found)
+        cluster = Cluster(ACCELERATORS["h100-80gb"], gpus // nodes, nodes)
+        yield name, Training(model_of(name, _LORA, 4096), cluster, layout), published
 
 
 def peak_lines() -> Iterator[Line]:

@@ -19,6 +19,7 @@ _GROUPS = {
         "init": "Write a commented search file: an example, or converted from a training configuration.",
         "plan": "List the layouts a search may try in predicted order, and the rules that reject the others."
         " With --nodes: forecast step time and best layout on more nodes than a search tried. Launches nothing.",
+        "expect": "Say how fast a training should be, whether a measured speed is normal, and what may make it slow.",
         "schema": "Print the JSON schema of search files, for editors, or of an answer: what a command"
         " prints with --json.",
     },

@@ -92,11 +92,16 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
 
     InputError if the file cannot be read or is of an unknown kind.
     """
+    draft = draft_of(path)
+    return render(replace(draft, site=site)), list(draft.notes)
+
+
+def draft_of(path: Path) -> Draft:
+    """The search file derived from `path`. InputError as `render_from`."""
     try:
-        draft = _draft(read_source(path), path)
+        return _draft(read_source(path), path)
     except InputError as error:
         raise InputError(*map(_without_secrets, error.at(file=str(path)).problems)) from None
-    return render(replace(draft, site=site)), list(draft.notes)
 
 
 def _without_secrets(problem: Problem) -> Problem:

@@ -1,0 +1,150 @@
+"""The training that a person names: by a launch script, a configuration, a search file, a recipe, or a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from orchestrator.config.draft import printable_notes, render
+from orchestrator.config.importers.registry import read_source
+from orchestrator.config.init import draft_of
+from orchestrator.config.loader import load_search_file, load_search_text
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.expect import TryNext
+from orchestrator.planning.expected_rate import Training
+from orchestrator.planning.plan import UNLIKELY, plan_of
+from search_spaces.errors import InputError
+from search_spaces.layouts.workload import Workload
+from search_spaces.plain_file import read_named
+from search_spaces.schema.presets import preset_search_path
+from search_spaces.schema.validation import FILL_IN
+from search_spaces.schema.yaml_document import Override, parse_document
+from search_spaces.search_space import search_space
+from trials.trainers.common.log_lines import read_line
+from trials.trainers.registry import LOG_FORMATS, TRAINERS
+
+
+@dataclass(frozen=True)
+class NamedTraining:
+    """A training; the search around it, None of a recipe; the text that it was read from; what a reader has to say."""
+
+    training: Training
+    spec: SearchSpec | None
+    text: str
+    notes: tuple[str, ...] = ()
+
+    def try_next(self) -> TryNext | None:
+        """What a search around it would try first; None without one, and where nothing is expected to be faster."""
+        if self.spec is None:
+            return None
+        spec, now = self.spec, self.training.layout
+        workload = Workload(spec.model, spec.cluster, spec.global_batch_size)
+        space = search_space(workload, spec.space.given_axes(), now, engines=TRAINERS[spec.trainer.kind].rules)
+        plan = plan_of(spec, space)
+        row, first = plan.layouts.index(now), plan.layouts[0]
+        gain = float(plan.tokens_per_sec[0] / plan.tokens_per_sec[row])
+        if gain <= 1 or plan.estimates.fit_probability[0] <= UNLIKELY:
+            return None
+        return TryNext(layout_key=first.key, gain=gain, peak_memory_gib=float(plan.estimates.peak_memory_gib[0]))
+
+
+def training_named(given: str, overrides: Sequence[Override]) -> NamedTraining:
+    """The training that this names, with these changes of its search file's keys.
+
+    InputError for what is missing, by its key, for a search without a baseline, and as the readers say.
+    """
+    path = Path(given)
+    if (path.is_dir() and (path / "recipe.yaml").exists()) or path.name == "recipe.yaml":
+        return _of_recipe(path)
+    if preset_search_path(given) is not None or _has_space(path):
+        spec = load_search_file(path, overrides, compares_speeds=False)
+        return _of_spec(spec, spec.yaml_text, ())
+    if path.is_file():
+        draft = draft_of(path)
+        trainer = {key: _known(value) for key, value in draft.trainer.items()}
+        text = render(replace(draft, trainer=trainer))
+        spec = load_search_text(text, path.parent, overrides)
+        notes = printable_notes(read_source(path).notes)
+        return _of_spec(spec, read_named(path).decode("utf-8", "replace"), notes)
+    from orchestrator.records.lookup import find_recipe
+
+    return _of_recipe(find_recipe(given, None))
+
+
+def _known(value: Any) -> Any:
+    """What only a launch needs has no part in the speed."""
+    return "unknown" if value == FILL_IN else ["unknown"] if value == [FILL_IN] else value
+
+
+def _has_space(path: Path) -> bool:
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    return "space" in parse_document(read_named(path), str(path), path.parent).data
+
+
+def _of_recipe(path: Path) -> NamedTraining:
+    from orchestrator.recipe.read import read_recipe
+
+    recipe = read_recipe(path).recipe
+    return NamedTraining(Training(recipe.model, recipe.cluster, recipe.layout), None, "")
+
+
+def _of_spec(spec: SearchSpec, text: str, notes: tuple[str, ...]) -> NamedTraining:
+    if spec.baseline is None:
+        rule = "the baseline is the training whose speed is expected"
+        raise InputError.of(
+            "missing_key", "is missing", key="baseline", rule=rule, fix="write the present layout there"
+        )
+    return NamedTraining(Training(spec.model, spec.cluster, spec.baseline), spec, text, notes)
+
+
+@dataclass(frozen=True)
+class LoggedSpeed:
+    """Speed that a trainer's log reports: tokens/s by its step times, the steps, and the TFLOP/s a GPU it prints."""
+
+    tokens_per_sec: float
+    steps: int
+    printed_tflops: float | None
+    text: str
+
+
+def speed_in_log(path: Path, training: Training) -> LoggedSpeed:
+    """The median over the last half of the steps in a log of any trainer that Parlay knows.
+
+    InputError for a log without steps, or of another number of ranks or batch.
+    """
+    text = read_named(path).decode("utf-8", "replace")
+    found: list[dict[str, float]] = []
+    proven: dict[str, float] = {}
+    for log_format in LOG_FORMATS.values():
+        lines = [read_line(line, log_format) for line in text.splitlines()]
+        steps = [dict(line.values) for line in lines if line.is_step]
+        if len(steps) > len(found):
+            found = steps
+            proven = {name: value for line in lines for name, value in line.values.items()}
+    if not found:
+        rule = "a line of it reports a step as one of " + ", ".join(LOG_FORMATS)
+        raise InputError.of("log", "has no step", key="--log", file=str(path), rule=rule, fix="give --tokens-per-sec")
+    layout = training.layout
+    for name, ours in (("world_size", layout.num_gpus), ("global_batch_size", layout.global_batch_size)):
+        if (theirs := proven.get(name, ours)) != ours:
+            rule = f"the log is of the training that is named, whose {name} is {ours}"
+            raise InputError.of("log", f"{name} is {theirs:g}", key="--log", file=str(path), rule=rule, fix=_OTHER)
+    later = found[len(found) // 2 :]
+    seconds = [_seconds(step, training) for step in later]
+    tflops = [step["tflops"] for step in later if "tflops" in step]
+    return LoggedSpeed(training.tokens_per_step / median(seconds), len(found), median(tflops) if tflops else None, text)
+
+
+_OTHER = "name the other training, or change it with --set"
+
+
+def _seconds(step: dict[str, float], training: Training) -> float:
+    if "step_time_s" in step:
+        return step["step_time_s"]
+    if "tokens_per_sec" in step:
+        return training.tokens_per_step / step["tokens_per_sec"]
+    return training.layout.global_batch_size / step["samples_per_sec"]
