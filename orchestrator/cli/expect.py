@@ -40,8 +40,8 @@ def expect(
     ] = None,
 ) -> None:
     """Exit code 0: normal, or no speed was given. 10: slow. 13: too little is known."""
+    from orchestrator.cli.expect_source import speed_in_log, training_named
     from orchestrator.planning.expect import SpeedVerdict, answer_of
-    from orchestrator.planning.expect_source import speed_in_log, training_named
 
     given = [name for name, value in _measured(log, tokens_per_sec, tflops) if value is not None]
     if len(given) > 1:

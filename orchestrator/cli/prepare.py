@@ -86,7 +86,7 @@ def answers() -> dict[str, type[AnswerPart]]:
     from orchestrator.diagnostics import calibrate, selftest
     from orchestrator.diagnostics.doctor import finding
     from orchestrator.lifecycle import cancel, create, dry_run, mlflow_resync, notify
-    from orchestrator.planning import forecast
+    from orchestrator.planning import expect, forecast
     from orchestrator.records import ledger_rebuild, summary
     from orchestrator.records.formats import registry
     from orchestrator.replay import compare, replay, stacks
@@ -97,7 +97,8 @@ def answers() -> dict[str, type[AnswerPart]]:
         *(summary.AdvanceAllAnswer, ledger_rebuild.LedgerAnswer, notify.NotificationAnswer),
         *(create.SubmitAnswer, create.SubmitManyAnswer, cancel.CancelAnswer, mlflow_resync.SyncAnswer),
         *(init.InitAnswer, plan_answer.PlanAnswer, dry_run.DryRunAnswer, dry_run.DryRunManyAnswer),
-        *(forecast.ForecastAnswer, replay.ReplayAnswer, compare.CompareAnswer, stacks.ExperimentAnswer),
+        *(expect.ExpectAnswer, forecast.ForecastAnswer),
+        *(replay.ReplayAnswer, compare.CompareAnswer, stacks.ExperimentAnswer),
         *(registry.ExportAnswer, registry.ImportAnswer),
         *(finding.DoctorAnswer, calibrate.CalibrateAnswer, selftest.SelftestAnswer, selftest.SelftestListAnswer),
         *(slurm_sandbox.SandboxAnswer, state_dir.ServiceAnswer, state_dir.PageAnswer, state_dir.DashboardAnswer),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from orchestrator.config.answer import Answer, AnswerPart
-from orchestrator.planning.expect_causes import Cause, causes_of
+from orchestrator.planning.expect_causes import SlowCause, causes_of
 from orchestrator.planning.expected_rate import Expected, Training, Z
 from search_spaces.errors import InputError
 from search_spaces.hardware.arithmetic import peak_flops_of
@@ -78,7 +78,7 @@ class ExpectAnswer(Answer):
     slow_by: list[float] | None
     """Least and largest factor by which it is slow; null unless it is."""
     nearest: list[NearestRow]
-    causes: list[Cause]
+    causes: list[SlowCause]
     """Likeliest first; empty unless it is slow."""
     try_next: TryNext | None
     notes: list[str]

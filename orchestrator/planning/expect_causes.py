@@ -14,7 +14,7 @@ from search_spaces.cost_model.constants import PRIORS
 from search_spaces.cost_model.posterior import TimePrior
 
 
-class Cause(AnswerPart):
+class SlowCause(AnswerPart):
     """What may make this training slow."""
 
     cause: str
@@ -30,7 +30,7 @@ class Cause(AnswerPart):
     """What would show it."""
 
 
-def causes_of(training: Training, measured: float, text: str) -> list[Cause]:
+def causes_of(training: Training, measured: float, text: str) -> list[SlowCause]:
     """What explains a slow training, likeliest first: what needs the least deviation from what is usual, then what
     explains a part, the largest first. `text` is what is known of how it was started, and its log."""
     shares, usual, found = _shares(training), Expected.of(training).interval[1], []
@@ -45,7 +45,7 @@ def causes_of(training: Training, measured: float, text: str) -> list[Cause]:
                 (
                     not explains,
                     off if explains else rate,
-                    Cause(**of_it, tokens_per_sec=rate, factor=factor, explains=explains),
+                    SlowCause(**of_it, tokens_per_sec=rate, factor=factor, explains=explains),
                 )
             )
     return [cause for *_, cause in sorted(found, key=lambda each: each[:2])]

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.cli.expect_source import speed_in_log, training_named
 from orchestrator.cli.main import main
 from orchestrator.planning.expect import SpeedVerdict, answer_of
-from orchestrator.planning.expect_source import speed_in_log, training_named
 from orchestrator.planning.expected_rate import Expected, Training, Z
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
