@@ -53,9 +53,9 @@ class AccelerateEngine(Engine):
             model.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         weights = NamedWeights(TRANSFORMERS_WEIGHTS, training.model, training.weights)
         if training.model.trainable is not None:
-            from trials.train.engines.peft_model import freeze
+            from trials.train.engines.peft_model import freeze_untrained
 
-            freeze(model, training, weights)
+            freeze_untrained(model, training, weights)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = build_adamw(trained, training.optimizer)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)

@@ -18,7 +18,7 @@ from trials.train.engines.named_weights import NORM, NamedWeights
 from trials.train.engines.sharding import round_frozen
 
 
-def freeze(built: PreTrainedModel, training: TrainingConfig, weights: NamedWeights) -> None:
+def freeze_untrained(built: PreTrainedModel, training: TrainingConfig, weights: NamedWeights) -> None:
     """Add the adapters, and leave nothing else to train but the modules that `trainable` names.
 
     Weights in 4 bits are drawn first, since they take no values later; all others are still to be set.
