@@ -235,6 +235,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         )
     },
     "megatron-bridge": {},  # drives Megatron-LM's engine; recipes have its overrides, but it runs no trials
+    "nemo-automodel": {},  # drives torch; recipes have its keys, but it runs no trials
     TORCHTITAN: {},  # its engine is Parlay's; recipes have its configuration, but its own program runs no trials
     "gpt-neox": {
         "gpt-neox": EngineProfile(

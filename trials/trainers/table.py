@@ -174,8 +174,8 @@ class Table:
 
     def is_of_unknown_adapters(self, name: str) -> bool:
         """True for an option that says adapters, where no row reads any: a fork's, without which all weights train."""
-        has_rows = bool(self.rows) and all(row.field != "rank" for row in self.rows)
-        return has_rows and _OF_ADAPTERS.search(name) is not None
+        is_of_adapters = _OF_ADAPTERS.search(name) is not None and bool(self.rows)
+        return is_of_adapters and all(row.field != "rank" for row in self.rows)
 
     @property
     def limits(self) -> dict[str, tuple[Any, ...]]:

@@ -14,12 +14,24 @@ from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.launch_script import read_launch_script
 from orchestrator.config.importers.megatron_bridge import looks_like_megatron_bridge, read_bridge_config
 from orchestrator.config.importers.nanotron import looks_like_nanotron, read_nanotron
+from orchestrator.config.importers.rows import read_rows
+from orchestrator.config.importers.settings import document_settings
 from orchestrator.config.importers.source_file import json_object, read_beside, read_utf8, yaml_document
 from orchestrator.config.importers.torchtitan.saved import looks_like_torchtitan, read_module, read_saved_config
 from search_spaces.errors import InputError
+from trials.trainers.nemo_automodel.trainer import NEMO_AUTOMODEL
 
 Format = tuple[str, Callable[[Mapping[str, Any]], bool], Callable[[str], ImportedConfig]]
 """A configuration format: its name in messages, how its mappings are known, and its reader."""
+
+
+def read_automodel(text: str) -> ImportedConfig:
+    """The values of a recipe of NeMo Automodel, whose model is in its checkpoint; absent keys have its own defaults."""
+    keys = document_settings(yaml_document(text), NEMO_AUTOMODEL)
+    read = read_rows(NEMO_AUTOMODEL, keys)
+    read.complete(keys)
+    return read.imported("nemo-automodel", keys, [*keys.in_template()], engine="command", finetunes=True)
+
 
 _GPT_NEOX: Format = ("GPT-NeoX's configuration", looks_like_gpt_neox, read_gpt_neox)
 _ACCELERATE: Format = ("accelerate's configuration", looks_like_accelerate, read_accelerate)
@@ -32,6 +44,7 @@ _JSON_FORMATS: tuple[Format, ...] = (
 )
 _YAML_FORMATS: tuple[Format, ...] = (
     ("nanotron's configuration", looks_like_nanotron, read_nanotron),
+    ("a recipe of NeMo Automodel", lambda data: "step_scheduler" in data, read_automodel),
     _GPT_NEOX,
     ("overrides of Megatron-Bridge", looks_like_megatron_bridge, read_bridge_config),
     _ACCELERATE,

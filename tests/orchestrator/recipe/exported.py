@@ -10,7 +10,10 @@ from tests.kit import trial_of
 from tests.trials.trainers.specs import GPT2, LLAMA, RULES
 from trials.trial import TrialSpec
 
-NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron", "accelerate", TORCHTITAN)
+NOT_OURS = (
+    *("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron", "accelerate", TORCHTITAN),
+    "nemo-automodel",
+)
 """The trainers that only a layout's settings are exported to."""
 
 

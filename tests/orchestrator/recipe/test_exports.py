@@ -58,6 +58,7 @@ def test_adapters_are_told_to_a_script_of_accelerate_and_refused_by_trainers_wit
     made = exported(our_spec(half(), model))
     told = [line for line in made["accelerate"].files["accelerate.yaml"].splitlines() if "adapters" in line]
     assert told == ["# It makes the adapters, too: rank 4, kind lora, alpha 8, target_modules q_proj, v_proj."]
+    assert str(made["nemo-automodel"].rule) == "nemo-automodel.zero_stage"
     assert {name for name, export in made.items() if export.status is not ExportStatus.REFUSED} == {"accelerate"}
     assert made["megatron-bridge"].rule == "megatron-bridge.adapters_names"
     assert {str(made[name].rule) for name in ("deepspeed", "nanotron")} == {"deepspeed.adapters", "nanotron.adapters"}
@@ -208,7 +209,7 @@ def test_every_start_line_has_its_nodes_and_the_variables_of_the_trial():
         assert str(made[trainer].unrun_start).startswith(torchrun)
     assert str(made["deepspeed"].unrun_start).startswith("deepspeed --num_nodes 2 --num_gpus 4 ")
     settings = "-env.NCCL_ALGO 'env.NCCL_NET=a b' env.OMP_NUM_THREADS=2 launch.cpu_bind=cores"
-    layouts = half(settings=settings), half(settings=settings, zero_stage=1)
+    layouts = (half(settings=settings, zero_stage=stage) for stage in (2, 0, 1))
     made = [exported(our_spec(layout, LLAMA)) for layout in layouts]
     starts = {
         name: export.unrun_start for each in made for name, export in each.items() if export.unrun_start is not None

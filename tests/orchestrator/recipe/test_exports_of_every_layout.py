@@ -18,6 +18,7 @@ from orchestrator.config.importers.gpt_neox import read_gpt_neox
 from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.launch_script import read_launch_script
 from orchestrator.config.importers.nanotron import read_nanotron
+from orchestrator.config.importers.registry import read_automodel
 from orchestrator.config.importers.torchtitan.saved import read_module
 from orchestrator.recipe.exports import ExportStatus
 from search_spaces.adapters import Adapters
@@ -78,7 +79,7 @@ _OF_TORCHTITAN = {
     "matmul_precision": FIELD_VALUES["matmul_precision"],
     "engine": st.just(TORCHTITAN),
 }
-ENGINES = {"megatron-bridge": "megatron-lm", "accelerate": ACCELERATE_LAUNCH}
+ENGINES = {"megatron-bridge": "megatron-lm", **dict.fromkeys(("accelerate", "nemo-automodel"), ACCELERATE_LAUNCH)}
 """Engines with another name than their trainer."""
 _DATA_PARALLEL = _PLAIN | {
     "tensor_parallel": st.just(1),
@@ -125,16 +126,21 @@ def test_experts_latent_attention_and_further_tokens_are_read_back(trainer, shap
 
 
 @pytest.mark.parametrize(
-    ("trainer", "adapters"), [("megatron-bridge", Adapters(8, "lora", 32, ("linear_qkv", "linear_fc2")))]
+    ("trainer", "adapters", "zero_stage", "start"),
+    [
+        ("megatron-bridge", Adapters(8, "lora", 32, ("linear_qkv", "linear_fc2")), 1, "--recipe YOUR_FINETUNE_RECIPE "),
+        ("nemo-automodel", Adapters(8, "lora", 32, ("q_proj", "v_proj")), 3, "-m nemo_automodel.cli.app "),
+        ("nemo-automodel", Adapters(16, "qlora"), 2, "-m nemo_automodel.cli.app "),
+    ],
 )
-def test_adapters_are_read_back_with_their_layout(trainer, adapters):
-    spec = our_spec(half(tensor_parallel=2, zero_stage=1), replace(LLAMA, adapters=adapters, trainable=()))
+def test_adapters_are_read_back_with_their_layout(trainer, adapters, zero_stage, start):
+    spec = our_spec(half(tensor_parallel=2, zero_stage=zero_stage), replace(LLAMA, adapters=adapters, trainable=()))
     export = exported(spec)[trainer]
     found = _READERS[trainer](export.files, spec)
     assert Adapters(**{**found.adapters, "target_modules": tuple(found.adapters["target_modules"])}) == adapters
     layout, _ = read_export(trainer, export.files, spec)
     assert layout == replace(spec.layout, engine=ENGINES[trainer]).canonical()
-    assert "FINETUNE" in str(export.unrun_start)
+    assert start in str(export.unrun_start)
 
 
 @pytest.mark.walks
@@ -281,4 +287,5 @@ _READERS = {
     "nanotron": _nanotron,
     TORCHTITAN: _torchtitan,
     "accelerate": lambda files, spec: read_accelerate(files["accelerate.yaml"]),
+    "nemo-automodel": lambda files, spec: read_automodel(files["nemo_automodel.yaml"]),
 }
