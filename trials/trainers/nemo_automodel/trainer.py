@@ -77,7 +77,8 @@ NEMO_AUTOMODEL = Table(
         switch("sequence_parallel", f"{_D}sequence_parallel", False),
         word("activation_checkpointing", f"{_D}activation_checkpointing", {"none": False, "full": True}, "none"),
         Row("attention_kernel", read=lambda keys: "flash", values=("flash",)),
-        *fixed(pipeline_parallel=1, precision="bf16"),
+        Row("pipeline_parallel", read=lambda keys: 1, values=(1,)),
+        *fixed(precision="bf16"),
         *(Row(name, values=(value,)) for name, value in (("position_embedding", "rotary"), ("num_experts", None))),
         *adapter_rows(
             {"rank": "peft.dim", "alpha": "peft.alpha", "target_modules": "peft.target_modules"},

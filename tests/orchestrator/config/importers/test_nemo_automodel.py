@@ -34,7 +34,13 @@ def test_a_recipe_gives_layout_batch_and_adapters(tmp_path):
     found = read_source(path)
     assert (found.source, found.engine, found.global_batch_size) == ("nemo-automodel", "command", 32)
     assert dict(found.adapters) == {"kind": "lora", "rank": 16, "alpha": 32, "target_modules": ["all-linear"]}
-    layout = {"tensor_parallel": 2, "zero_stage": 3, "activation_checkpointing": "full", "micro_batch_size": 2}
+    layout = {
+        "tensor_parallel": 2,
+        "pipeline_parallel": 1,
+        "zero_stage": 3,
+        "activation_checkpointing": "full",
+        "micro_batch_size": 2,
+    }
     assert layout.items() <= found.layout.items()
     assert "data_parallel" not in found.layout
 
