@@ -109,7 +109,15 @@ def _model_spec(spec: Any) -> dict[str, Any]:
         "qk_norm": any(path.startswith("attention.qk_norm.") for path in layer),
         "attn_backend": "varlen" if _WINDOW in layer else "flex_flash" if is_flash else "flex",
         **dict(zip(("num_dense_layers", "expert_layer_every"), placed or (), strict=False)),
+        **_lora(layer),
     }
+
+
+def _lora(layer: Values) -> dict[str, Any]:
+    """Adapters, which a saved layer has beside the sizes of their modules."""
+    adapted = [path.removesuffix(".rank") for path in layer if path.endswith(".rank")]
+    values = {name: layer.get(f"{path}.{name}") for path in adapted for name in ("rank", "alpha")}
+    return {"lora": {**values, "target_modules": [path.rpartition(".")[2] for path in adapted]}} if adapted else {}
 
 
 _EXPERTS = "moe.num_experts"
@@ -158,7 +166,7 @@ def _refused_parts(layer: Values, placed: tuple[int, int] | None) -> Iterator[In
 
 
 _OF_OTHER_PRODUCTS = re.compile(
-    r"(attention\.wo|feed_forward\.w[123])\.(?!sharding_config|in_features$|out_features$|bias$)"
+    r"(attention\.wo|feed_forward\.w[123])\.(?!sharding_config|(in_features|out_features|bias|rank|alpha)$)"
 )
 _WINDOW = "attention.inner_attention.window_size"
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.importers.imported_config import ImportedConfig
 from orchestrator.config.importers.torchtitan.saved import read_saved_config
+from search_spaces.adapters import Adapters
+from search_spaces.decoding import decode
 from search_spaces.engines import TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -61,10 +64,17 @@ def test_torchtitan_is_configured_as_the_layout_says_and_as_the_engine_configure
         not_saved = {"num_nodes": layout.num_nodes, "pipeline_split": layout.pipeline_split}
         said = saved.layout | not_saved | {"matmul_precision": products_in(answer["products"])}
         assert Layout(**said, engine=TORCHTITAN).canonical() == layout
-        assert ModelShape.from_json(saved.model) == case.spec.model
+        assert model_of(saved) == case.spec.model
         assert saved.global_batch_size == case.spec.global_batch_size
         others = {name for name in answer["differing"] if not WEIGHTS.fullmatch(name)}
         assert {name for name in others if not is_parlays_own(name)} == set()
+
+
+def model_of(saved: ImportedConfig) -> ModelShape:
+    """The model, with the adapters that train."""
+    model = ModelShape.from_json(saved.model)
+    adapters = decode(Adapters, dict(saved.adapters)) if saved.adapters else None
+    return replace(model, adapters=adapters, trainable=None if adapters is None else ())
 
 
 def products_in(recipes: dict[str, str | None]) -> str:
@@ -82,6 +92,7 @@ def is_parlays_own(name: str) -> bool:
 FEATURES = (
     {"attention_head_size": 32, "rotary_base": 500_000},
     {"qk_norm": True, "attention_head_size": 32, "rotary_base": 1_000_000, "tied_embeddings": False},
+    {"adapters": Adapters(8, alpha=16.0, target_modules=("wqkv", "wo", "w2")), "trainable": ()},
 )
 EXPERTS = {
     "num_experts": 4,
@@ -146,7 +157,7 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(l
     assert trained.returncode == 0, trained.stderr[-2000:]
     saved = read_saved_config((tmp_path / "outputs" / "config.json").read_text())
     assert Layout(**saved.layout, engine=TORCHTITAN).canonical() == layout.canonical()
-    assert ModelShape.from_json(saved.model) == model
+    assert model_of(saved) == model
     losses = re.findall(r"step:\D+(\d+)\D+loss:\D+([\d.]+)", re.sub(r"\x1b\[[\d;]*m", "", trained.stdout))
     assert {int(step) for step, _ in losses} == {1, 2}
     assert all(0 < float(loss) < 10 for _, loss in losses)
