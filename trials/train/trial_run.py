@@ -45,7 +45,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     # Before the imports: a library that asks for a device while it is imported then asks for this rank's.
     device = open_device(spec, env.local_rank)
     startup.end_of(StartupPart.RENDEZVOUS)
-    import_training(spec.layout, device.is_cpu)
+    import_training(spec.layout, device.is_cpu, spec.model.adapters)
     select_attention_kernel(spec.layout.attention_kernel)
     startup.end_of(StartupPart.IMPORT)
     report.progress()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from importlib import import_module
 
+from search_spaces.adapters import Adapters
 from search_spaces.engines import ACCELERATE, MEGATRON_CORE, TORCHTITAN
 from search_spaces.layouts.layout import Layout
 from trials.train.engines.engine import Engine, TrainingConfig
@@ -64,9 +65,13 @@ def _emulate_device(layout: Layout) -> None:
         accelerate.emulate_device()
 
 
-def import_training(layout: Layout, on_cpu: bool) -> None:
+def import_training(layout: Layout, on_cpu: bool, adapters: Adapters | None = None) -> None:
     """Import what a training of this layout needs, and nothing else."""
     engine_builder(layout.engine, on_cpu)
+    if adapters is not None and layout.engine == ACCELERATE:
+        of_kind = ["bitsandbytes.nn"] if adapters.kind == "qlora" else []
+        for name in ("peft", "trials.train.engines.peft_model", *of_kind):
+            import_module(name)
     if layout.engine == "torch":
         _import_parts(layout)
     for name in torch_modules(layout):
