@@ -10,7 +10,6 @@ from typing import Any
 
 from search_spaces.adapters import describe_trained
 from search_spaces.layouts.layout import Layout
-from trials.measurement.metrics import RealTokens
 from trials.outcome_types import ObservedStep
 from trials.trial import TrialSpec
 
@@ -120,17 +119,18 @@ def _shows_batch(spec: TrialSpec, seen: ObservedStep, inputs: Sequence[Sequence[
     return all(-(-length // spec.model.seq_length) == layout.micro_batch_size for _, length, _ in inputs)
 
 
-def real_tokens(spec: TrialSpec, seen: ObservedStep) -> RealTokens | None:
-    """The step's tokens without padding; None where it has none, or they were not seen."""
-    if not seen.real_tokens or not seen.squared_lengths or not spec.model.is_finetuned:
-        return None
+def real_tokens(spec: TrialSpec, seen: ObservedStep | None) -> tuple[float, float | None]:
+    """Share of the step's tokens that are no padding, and the mean over them of their document's length; (1, None)
+    where sequences are whole, or were not seen."""
+    if not spec.model.is_finetuned or seen is None or not seen.real_tokens:
+        return 1.0, None
     layout, whole = spec.layout, spec.model.seq_length
     sequences = sum(rows * calls for rows, _, calls in seen.inputs)
     if _is_flattened(spec, seen, seen.inputs):
         sequences = layout.micro_batch_size * layout.grad_accum_steps
     share = seen.real_tokens / (sequences * (seen.ranks or 1) * whole)
-    length = seen.squared_lengths / seen.real_tokens
-    return RealTokens(min(1.0, share), length if length < whole else None)
+    length = (seen.squared_lengths or 0) / seen.real_tokens
+    return min(1.0, share), length if length < whole else None
 
 
 def _sequences_and_length(dims: Sequence[int], spec: TrialSpec) -> tuple[int, int]:

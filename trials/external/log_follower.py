@@ -141,10 +141,9 @@ def observer_variables(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironm
     as much."""
     if not is_observed(spec.trainer):
         return {}
+    variables = {"PYTHONPATH": str(_OBSERVER), "PARLAY_OBSERVED_STEP": str(folder.observed_step(env.rank, env.restart))}
     is_timed = is_timed_by_observer(spec.trainer) and env.rank == log_rank_of(spec)
-    timed = {"PARLAY_TIMED_STEPS": "1"} if is_timed else {}
-    report = str(folder.observed_step(env.rank, env.restart))
-    return {"PYTHONPATH": str(_OBSERVER), "PARLAY_OBSERVED_STEP": report, **timed}
+    return variables | ({"PARLAY_TIMED_STEPS": "1"} if is_timed else {})
 
 
 class TrainerWatchdog(Watchdog):

@@ -21,7 +21,7 @@ from trials.external.checks import (
     rate_fault,
 )
 from trials.files.folders import AttemptFolder, read_json
-from trials.measurement.metrics import RealTokens, measured_metrics, throughput_bound
+from trials.measurement.metrics import measured_metrics, throughput_bound
 from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.observed_step import of_all_ranks, real_tokens
@@ -138,7 +138,7 @@ class LogMeasurement:
         """The outcome of the measurement; TrialFailure where it is implausible."""
         self._read_other_logs()
         seen = self._observed_step()
-        metrics = self._metrics(None if seen is None else real_tokens(self._spec, seen))
+        metrics = self._metrics(seen)
         steps, seen_s = self._steps[-metrics.measured_steps :], self._seen_s[-metrics.measured_steps :]
         checks = cross_checks(self._spec, metrics, steps) + interval_check(steps, seen_s)
         proof = layout_proof(self._spec, self._reader.proof, seen) | {"cross_checks": checks}
@@ -188,9 +188,11 @@ class LogMeasurement:
         incumbent = self._watcher.look()
         return None if incumbent is None else incumbent.step_time_s
 
-    def _metrics(self, real_tokens: RealTokens | None) -> MeasuredMetrics:
+    def _metrics(self, seen: ObservedStep | None) -> MeasuredMetrics:
+        share, length = real_tokens(self._spec, seen)
+        records = [replace(record, document_length=length) for record in self._records]
         return replace(
-            measured_metrics(self._spec, self._records, real_tokens=real_tokens),
+            measured_metrics(self._spec, records, real_token_share=share),
             peak_memory_gib=self._reader.peak_memory_gib,
             peak_memory_allocated_gib=self._reader.peak_memory_allocated_gib,
             **self.startup.fields(),

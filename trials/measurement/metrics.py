@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
@@ -18,35 +18,25 @@ from trials.outcome_types import MeasuredMetrics, ThroughputBound
 from trials.trial import TrialSpec
 
 
-@dataclass(frozen=True)
-class RealTokens:
-    """Tokens of a step without padding: their share of all, and the mean over them of their document's length, None
-    where documents are whole sequences."""
-
-    share: float
-    document_length: float | None
-
-
 def measured_metrics(
     spec: TrialSpec,
     records: Sequence[StepRecord],
     extrapolation: TwoPointExtrapolation | None = None,
     host_available_gib: float | None = None,
-    real_tokens: RealTokens | None = None,
+    real_token_share: float = 1.0,
 ) -> MeasuredMetrics:
     """The metrics that follow from the step records.
 
     ValueError without a measured step. Tokens are counted from the samples that the ranks counted. `extrapolation` is
     given where short steps were measured and a full one is extrapolated. `host_available_gib` is the host memory still
-    available after the last step, on the node with the least. `real_tokens` are given where sequences have padding or
-    documents that no step record counts.
+    available after the last step, on the node with the least. `real_token_share` are the tokens without padding over
+    all.
     """
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
         raise ValueError("no measured step")
     lengths, losses = _known(measured, "document_length"), _known(records, "loss")
-    real_tokens = real_tokens or RealTokens(1.0, fmean(lengths) if lengths else None)
-    document_length = real_tokens.document_length
+    document_length = fmean(lengths) if lengths else None
     spec = replace(spec, model=spec.model.with_documents(document_length))
     times_s = _full_times_s([r.step_time_s for r in measured], extrapolation)
     step_time_s = median(times_s)
@@ -57,7 +47,7 @@ def measured_metrics(
         warmup_steps=len(records) - len(measured),
         measured_steps=len(measured),
         step_time_p95_s=percentile(times_s, 0.95),
-        **throughput_fields(spec, samples, step_time_s, time_interval(times_s), real_tokens.share),
+        **throughput_fields(spec, samples, step_time_s, time_interval(times_s), real_token_share),
         fastest_rank_step_time_s=_median(_full_times_s(_known(measured, "fastest_rank_step_time_s"), extrapolation)),
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
