@@ -272,16 +272,12 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             is_ddp_without_zero=True,
             always_overlaps_reductions=True,
             gradient_sums=GradientSums.WHOLE,
-            model_features=(*_ANY_FEATURE, *_ANY_TASK),  # the script's model
+            model_features=FEATURES,  # the script's model
             emulated_on_cpu=False,  # DDP over gloo is accelerate's own, and the rest is refused there
         )
     },
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
-    "command": {
-        "command": EngineProfile(
-            ParameterBytes(2, 4, 12), model_features=(*_ANY_FEATURE, *_ANY_TASK), emulated_on_cpu=False
-        )
-    },
+    "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), model_features=FEATURES, emulated_on_cpu=False)},
 }
 """Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
 

@@ -134,7 +134,12 @@ class ModelShape(JsonObject):
         le=1,
         needs="num_experts",
     )
-    document_length: float | None = field(default=None, metadata={"ge": 1})
+    document_length: float | None = declared(
+        "Packed documents that only attend to themselves: tokens of a token's document in its sequence, a mean over the"
+        " tokens. Parlay's own trainer has that of trainer.data.",
+        None,
+        ge=1,
+    )
     has_dropout: bool = False
     fuses_loss: bool = False
     adapters: Adapters | None = None

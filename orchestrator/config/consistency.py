@@ -30,8 +30,16 @@ def consistency_problems(file: SearchFile) -> Iterator[Problem]:
         _engine_problems(file), _template_of_another_model(file), _parlay_trainer_problems(file), of_its_log
     )
     of_the_space = chain(_ineffective_recomputation(file), setting_problems(file), _against_problems(file))
-    of_the_measurement = chain(_warm_start_problems(file), _routing_problems(file), _energy_problems(file))
+    of_the_data = _given_documents(file)
+    of_the_measurement = chain(of_the_data, _warm_start_problems(file), _routing_problems(file), _energy_problems(file))
     return chain(of_the_trainer, of_the_space, _memory_problems(file, file.cluster.cluster()), of_the_measurement)
+
+
+def _given_documents(file: SearchFile) -> Iterator[Problem]:
+    length = file.model.shape().document_length
+    if length is not None and file.trainer.kind == PARLAY:
+        rule, fix = "documents are those of trainer.data", "remove it, and write attention_mask: block_causal there"
+        yield _contradiction("model.document_length", length, "is given for Parlay's own trainer", rule, fix)
 
 
 def needs_energy(file: SearchFile) -> bool:

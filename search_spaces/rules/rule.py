@@ -233,7 +233,7 @@ def _rows_of_features(known: tuple[str, ...], owner: str) -> Iterator[Rule]:
                 is_given,
                 f"with {owner} tokens attend to their whole sequence",
                 f"set trainer.data.attention_mask to causal, or use engine {' or '.join(engines)}",
-                told=lambda found, task: "trainer.data.attention_mask is block_causal",
+                told=lambda found, task: "tokens attend to their own document",
             )
         elif name in OF_TASK and name not in known:
             engines = [engine for engine in OWN_ENGINES if name in ENGINE_PROFILES[engine].model_features]

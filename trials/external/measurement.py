@@ -21,7 +21,7 @@ from trials.external.checks import (
     rate_fault,
 )
 from trials.files.folders import AttemptFolder, read_json
-from trials.measurement.metrics import measured_metrics, throughput_bound
+from trials.measurement.metrics import measured_metrics, throughput_bound, without_padding
 from trials.measurement.protocol import Measurement, StopReason, slows_down
 from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.observed_step import of_all_ranks, real_tokens
@@ -192,7 +192,7 @@ class LogMeasurement:
         share, length = real_tokens(self._spec, seen)
         records = [replace(record, document_length=length) for record in self._records]
         return replace(
-            measured_metrics(self._spec, records, real_token_share=share),
+            without_padding(measured_metrics(self._spec, records), share),
             peak_memory_gib=self._reader.peak_memory_gib,
             peak_memory_allocated_gib=self._reader.peak_memory_allocated_gib,
             **self.startup.fields(),

@@ -23,14 +23,12 @@ def measured_metrics(
     records: Sequence[StepRecord],
     extrapolation: TwoPointExtrapolation | None = None,
     host_available_gib: float | None = None,
-    real_token_share: float = 1.0,
 ) -> MeasuredMetrics:
     """The metrics that follow from the step records.
 
     ValueError without a measured step. Tokens are counted from the samples that the ranks counted. `extrapolation` is
     given where short steps were measured and a full one is extrapolated. `host_available_gib` is the host memory still
-    available after the last step, on the node with the least. `real_token_share` are the tokens without padding over
-    all.
+    available after the last step, on the node with the least.
     """
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
@@ -47,7 +45,7 @@ def measured_metrics(
         warmup_steps=len(records) - len(measured),
         measured_steps=len(measured),
         step_time_p95_s=percentile(times_s, 0.95),
-        **throughput_fields(spec, samples, step_time_s, time_interval(times_s), real_token_share),
+        **throughput_fields(spec, samples, step_time_s, time_interval(times_s)),
         fastest_rank_step_time_s=_median(_full_times_s(_known(measured, "fastest_rank_step_time_s"), extrapolation)),
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
@@ -55,6 +53,16 @@ def measured_metrics(
         document_length=document_length,
         **_host_memory(spec, records, host_available_gib),
     )
+
+
+def without_padding(metrics: MeasuredMetrics, real_token_share: float) -> MeasuredMetrics:
+    """The metrics with FLOPs of real tokens alone, and their rate, where this share of all is no padding."""
+    if real_token_share == 1:
+        return metrics
+    of_flops = {name: getattr(metrics, name) for name in ("model_tflops_per_gpu", "mfu", "mfu_causal", "hfu")}
+    real = {name: value * real_token_share for name, value in of_flops.items() if value is not None}
+    real["real_tokens_per_sec"] = metrics.tokens_per_sec * real_token_share
+    return replace(metrics, real_token_share=real_token_share, **real)
 
 
 def throughput_bound(spec: TrialSpec, measurement: Measurement) -> ThroughputBound | None:
@@ -85,26 +93,18 @@ def _full_times_s(times_s: Sequence[float], extrapolation: TwoPointExtrapolation
 
 
 def throughput_fields(
-    spec: TrialSpec,
-    samples: int,
-    step_time_s: float,
-    interval: tuple[float, float] | None,
-    real_token_share: float = 1.0,
+    spec: TrialSpec, samples: int, step_time_s: float, interval: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """Metrics derived from a step's samples, its median time and the interval of that (None: unknown), in seconds, and
-    from the share of its tokens that are no padding."""
+    """Metrics derived from a step's samples, its median time and the interval of that (None: unknown), in seconds."""
     tokens = samples * spec.model.seq_length
     tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
-    real_tokens_per_sec_per_gpu = tokens_per_sec_per_gpu * real_token_share
     fields: dict[str, Any] = {
         "step_time_s": step_time_s,
         "samples_per_sec": samples / step_time_s,
         "tokens_per_sec": tokens / step_time_s,
         "tokens_per_sec_per_gpu": tokens_per_sec_per_gpu,
-        "model_tflops_per_gpu": spec.model.model_flops_per_token * real_tokens_per_sec_per_gpu / 1e12,
+        "model_tflops_per_gpu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / 1e12,
     }
-    if real_token_share < 1:
-        fields |= {"real_tokens_per_sec": tokens / step_time_s * real_token_share, "real_token_share": real_token_share}
     if interval is not None:
         low, high = interval
         fields |= {
@@ -113,7 +113,7 @@ def throughput_fields(
             "tokens_per_sec_low": tokens / high,
             "tokens_per_sec_high": tokens / low,
         }
-    return fields | _utilisation(spec, real_tokens_per_sec_per_gpu)
+    return fields | _utilisation(spec, tokens_per_sec_per_gpu)
 
 
 def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, float]:

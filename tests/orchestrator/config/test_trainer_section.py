@@ -226,3 +226,14 @@ def test_the_observer_times_a_script_without_patterns_unless_it_is_off(folder):
     assert loaded(folder, trainer=asked).trainer.patterns is None
     for more in ({"observe": False}, {"kind": "megatron-lm", "arguments": [], "patterns": "observer"}):
         assert "trainer.patterns: no observer sees the steps" in str(refusal(folder, trainer=asked | more))
+
+
+def test_the_length_of_packed_documents_is_given_for_a_trainer_of_others_alone(folder):
+    asked = {"kind": "accelerate", "script": "pretrain_gpt.py", "arguments": ["--mb={micro_batch_size}"]}
+    whole, packed = (
+        loaded(folder, TINY_SEARCH, *more, trainer=asked).model for more in ((), ("model.document_length=4.5",))
+    )
+    assert packed.model_flops_per_token < whole.model_flops_per_token
+    assert "model.document_length: is given for Parlay" in str(
+        refusal(folder, TINY_SEARCH, "model.document_length=4.5")
+    )
