@@ -21,8 +21,9 @@ _RUN_COLUMNS = (SPEED, "step s", "GiB", "queue", "node-hours")
 
 def table(view: SearchView) -> Mapping[str, Any]:
     """Variables of the template's table."""
+    told = (each for each in COLUMNS if each.priority == 0 or any(each.text(row, view) for row in view.rows))
     return {
-        "columns": [*COLUMNS, *axis_columns(view)],
+        "columns": [*told, *axis_columns(view)],
         "run_columns": [column(name) for name in _RUN_COLUMNS],
         "sorted_by": SPEED if view.objective is Objective.TOKENS_PER_SEC and view.ranking.ordered else None,
         "keys": {axis.label.lower(): axis.key for axis in AXES.values()},

@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from dashboards.report.table import table
 from dashboards.search_rows import format_age
 from dashboards.terminal.event_lines import event_line
 from dashboards.terminal.fitting_table import fitting_words
@@ -55,6 +56,15 @@ def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reaso
     assert "tp1 pp2 dp1 mb8 1f1b" in rows[-1]
     assert "deepspeed" in rows[-1], "a field without a column is shown where it differs"
     assert rows[-1].rstrip().endswith("OOM")
+
+
+def test_real_tokens_stand_beside_all_where_some_are_padding():
+    view = view_of(measured(BASELINE, 1000.0, real_tokens_per_sec=715.0, real_token_share=0.715))
+    header, row, *_ = shown(results_table(view))
+    assert "tokens/s real tokens/s" in header
+    assert "1,000           715" in row
+    names = [[each.name for each in table(each_view)["columns"]] for each_view in (view, view_of(measured(BASELINE)))]
+    assert ["real tokens/s" in each for each in names] == [True, False]
 
 
 def test_a_pruned_trial_shows_what_it_reaches_at_most():
