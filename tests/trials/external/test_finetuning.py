@@ -19,6 +19,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.kit import ABSENT, LLAMA, TINY, TINY_SEARCH, search_file
 from tests.orchestrator.cli.parlay import parlay
+from tests.trials.external.patched_interpreter import interpreter_in
 from tests.trials.external.ranks import start
 from tests.trials.train.trial_processes import RunningTrial, make_spec
 from trials.measure_rules import MeasureRules
@@ -90,9 +91,12 @@ def write_model(path: Path, shape: ModelShape, words: list[str]) -> None:
     LlamaForCausalLM(config).save_pretrained(path)
 
 
-def run(folder: Path, tmp_path: Path, script: str, *words: str) -> tuple[Outcome, RunningTrial]:
+def run(
+    folder: Path, tmp_path: Path, script: str, *words: str, python: str = sys.executable, **layout: Any
+) -> tuple[Outcome, RunningTrial]:
     trainer = {"kind": "accelerate", "script": str(folder / script), "arguments": [*OPTIONS, *words]}
-    ranks = start(tmp_path, make_spec(LAYOUT, model=MODEL, measure=RULES, trainer=trainer))
+    spec = make_spec(replace(LAYOUT, **layout).canonical(), model=MODEL, measure=RULES, trainer=trainer)
+    ranks = start(tmp_path, spec, python=python)
     ranks.wait(300.0)
     return ranks.outcome(), ranks
 
@@ -115,6 +119,17 @@ def test_a_script_that_trains_all_weights_beside_its_adapters_is_not_credited_to
     outcome, ranks = run(folder, tmp_path, "lora.py", "--all")
     assert outcome.reason is FailureReason.RESULT_INVALID, ranks.logs()
     assert "of the trial's 3,584 of 159,808 parameters train: lora of rank 4" in (outcome.excerpt or "")
+
+
+@pytest.mark.walks
+def test_fsdp_shards_the_frozen_weights_and_the_adapters(folder, tmp_path, tmp_path_factory):
+    on_cpu = interpreter_in(tmp_path_factory.mktemp("python"), "tests.trials.external.accelerate_on_cpu.start")
+    outcome, ranks = run(folder, tmp_path, "lora.py", "--use_cpu=false", python=str(on_cpu), zero_stage=3)
+    assert outcome.measured is not None, ranks.logs()
+    seen = outcome.proof["observed_step"]
+    assert (outcome.proof["unproven"], seen.wrapper) == ([], "FSDPModule")
+    assert seen.trainable_parameters == MODEL.trainable_parameters
+    assert seen.local_parameters < MODEL.parameters
 
 
 @pytest.mark.walks
