@@ -9,7 +9,6 @@ which was set on these left-out rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +17,7 @@ import numpy as np
 from benchmarks.output import Line, arguments_of, show
 from benchmarks.published_left_out import TUNED, changed
 from benchmarks.published_throughput import Reading, readings_in
-from orchestrator.planning.expected_rate import Training, Z
-from search_spaces.cost_model.posterior import TimePrior
-from search_spaces.cost_model.step_time import StepTerms
-from search_spaces.layouts.table import LayoutTable
+from orchestrator.planning.expected_rate import Expected, Training, Z
 
 
 @dataclass(frozen=True)
@@ -57,14 +53,12 @@ def residuals(readings: Sequence[Reading]) -> Iterator[Residual]:
     """Of each row, predicted without what its source set."""
     for source in sorted({reading.source for reading in readings}):
         with changed({name: known.without for name, known in TUNED.items() if known.source == source}):
-            prior = TimePrior.default()
             for reading in readings:
                 if reading.source == source and (training := reading.training) is not None:
-                    terms = StepTerms.of(training.model, training.cluster, LayoutTable.of([training.layout]))
-                    half_width = Z * float(prior.log_deviation(terms)[0])
-                    off = abs(math.log(training.predicted / reading.measured)) / half_width
-                    shipped = Training(training.model, training.cluster, training.layout).spread
-                    yield Residual(reading.family, source, off, shipped)
+                    asked = Training(training.model, training.cluster, training.layout)
+                    expected = Expected.of(asked)
+                    off = abs(expected.deviations(reading.measured * asked.layout.num_gpus)) / Z * asked.spread
+                    yield Residual(reading.family, source, off, asked.spread)
 
 
 def _width(found: Sequence[Residual]) -> float:

@@ -91,7 +91,7 @@ def rated() -> Iterator[tuple[str, Training, float]]:
 
 def peak_lines() -> Iterator[Line]:
     for name, adapters, published, fields in PEAKS:
-        layout = Layout(**{**_COMMON, **fields}).canonical()
+        layout = Layout(**{**_COMMON, "engine": "accelerate", **fields}).canonical()  # frozen weights in 16 bits
         memory = stage_memory(model_of(name, adapters, 2048), LayoutTable.of([layout]))
         what = f"{name} {adapters}, recomputation {layout.activation_checkpointing}"
         yield _line(what, "peak_memory_gib", published, float((memory.total - memory.logits).max()))

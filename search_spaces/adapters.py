@@ -156,7 +156,7 @@ class TrainedPart:
             head = model.norm_parameters + (0 if model.tied_embeddings else table)
             layer = model.layer_parameters
             return cls(layer, model.embedding_parameters, head, adapters, frozenset(INPUT_SIZES))
-        linear = [name for name in model.trainable if name in LINEAR_MODULES]
+        linear = [name for name in dict.fromkeys(model.trainable) if name in LINEAR_MODULES]
         norms = NORMS in model.trainable
         return cls(
             adapters + sum(module_parameters(model, name) for name in linear) + norms * model.layer_norm_parameters,
@@ -177,12 +177,22 @@ def describe_trained(model: ModelShape) -> str | None:
 
 def require_trainable(model: ModelShape) -> None:
     """InputError unless the model has the modules that train, and some of each layer do."""
+    if model.trainable is not None and (model.key_value_latent_size is not None or model.num_mtp_layers):
+        key, rule = (
+            "adapters" if model.adapters else "trainable",
+            "models with latent attention or MTP layers train whole",
+        )
+        raise _bad(key, str(model.adapters or [*model.trainable]), rule, "train all weights, or another model")
     if model.adapters is not None:
         for name in model.adapters.target_modules:
             if name != ALL_LINEAR:
                 _require_module(model, name, "adapters.target_modules", (*LINEAR_MODULES, ALL_LINEAR))
         _require_rank(model, model.adapters.rank)
     names = model.trainable
+    libraries = [library for library, known in NAMES_OF_LIBRARY.items() if {*known} & {*(names or ())}]
+    if len(libraries) > 1:
+        rule = f"modules have the names of one library, not of {' and '.join(libraries)}"
+        raise _bad("trainable", list(names or ()), rule, "use the names of the library that builds the model")
     for name in names or ():
         _require_module(model, name, "trainable", (*LINEAR_MODULES, NORMS, EMBEDDING, HEAD))
     if model.adapters is not None and model.adapters.kind == "qlora" and {*LINEAR_MODULES} & {*(names or ())}:
@@ -203,7 +213,6 @@ def _require_module(model: ModelShape, name: str, key: str, known: tuple[str, ..
         "positions are learned, as in GPT-2": name not in _GPT2 or model.position_embedding == "learned",
         "positions are rotary, as in Llama": name not in _LLAMA or model.position_embedding == "rotary",
         "layers have MLPs, not experts": not (has_experts and name in LINEAR_MODULES) or _is_of_attention(name),
-        "attention has no latent vectors": name not in LINEAR_MODULES or model.key_value_latent_size is None,
         "the output matrix is not the token table": name != HEAD or not model.tied_embeddings,
     }
     if lacking := next((rule for rule, is_so in wanted.items() if not is_so), None):
@@ -211,9 +220,6 @@ def _require_module(model: ModelShape, name: str, key: str, known: tuple[str, ..
 
 
 def _require_rank(model: ModelShape, rank: int) -> None:
-    if model.key_value_latent_size is not None or model.num_mtp_layers:
-        rule = "adapters are known for models without latent attention and MTP layers"
-        raise _bad("adapters", str(model.adapters), rule, "train all weights, or another model")
     if model.num_experts is not None and ALL_LINEAR in model.adapters.target_modules:  # type: ignore[union-attr]
         rule = "experts have no adapters, and all-linear would name theirs"
         raise _bad("adapters.target_modules", ALL_LINEAR, rule, "name the modules of attention")

@@ -71,6 +71,7 @@ class EngineProfile:
     With `has_newest_attention` its flash kernels are cuDNN's or FlashAttention 3, which use what Hopper added.
     With `fuses_gate` one kernel multiplies a gated MLP's activation, and keeps its inputs only.
     With `weighs_inside_experts` a token is weighted before an expert's last product, whose outputs are not kept then.
+    `frozen_copy_bytes` are those of a frozen weight beside `half.weights`, which FSDP2 shards with ZeRO 2 and 3.
     With `gathers_each_parameter` ZeRO 3 has a collective for each parameter, else for each layer.
     `fitted_to` are the stacks to whose published steps the constants of its time model were fitted.
     `splits_p2p` sends each tensor-parallel rank's share, also without sequence parallelism. An engine that is
@@ -96,6 +97,7 @@ class EngineProfile:
     reduces_every_micro_batch: bool = False
     gradient_sums: GradientSums = GradientSums.SHARDED
     layer_split: LayerSplit = LayerSplit.BALANCED
+    frozen_copy_bytes: float = 0
     model_features: tuple[str, ...] = ()
     routings: tuple[str, ...] = ("learned",)
     draws_balanced_routing: bool = False
@@ -154,6 +156,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
         TORCHTITAN: EngineProfile(
             ParameterBytes(2, 4, 12),
             has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
+            frozen_copy_bytes=4,  # training.dtype float32, also of frozen weights
             keeps_unrotated=True,
             always_overlaps_reductions=True,
             reduces_every_micro_batch=True,

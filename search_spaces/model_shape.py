@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from search_spaces.adapters import Adapters, TrainedPart, adapter_parameters, require_trainable
+from search_spaces.adapters import EMBEDDING, HEAD, Adapters, TrainedPart, adapter_parameters, require_trainable
 from search_spaces.declared import declared, declared_fields, field_types, require_declared
 from search_spaces.decoding import JsonObject
 from search_spaces.errors import InputError, format_value
@@ -423,6 +423,12 @@ class ModelShape(JsonObject):
         if self.trainable is None:
             return self.parameters
         return int(self.num_layers * self.trained.layer) + self.trained.embedding + self.trained.head
+
+    @property
+    def trains_head(self) -> bool:
+        """True if the output matrix trains, which may be the token table."""
+        names = {HEAD, *([EMBEDDING] if self.tied_embeddings else [])}
+        return self.trainable is None or not names.isdisjoint(self.trainable)
 
     @property
     def linear_parameters_in_4_bits(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +47,7 @@ def expect(
     given = [name for name, value in _measured(log, tokens_per_sec, tflops) if value is not None]
     if len(given) > 1:
         raise InputError.of("usage", f"is given with {given[1]}", key=given[0], fix="give one measured speed")
-    by_cluster = [] if cluster is None else [Override(f"cluster={cluster}", "--cluster")]
+    by_cluster = [] if cluster is None else [Override(f"cluster={json.dumps(_cluster(cluster))}", "--cluster")]
     named = training_named(training, [*to_overrides(sets), *by_cluster])
     of_log = None if log is None else speed_in_log(log, named.training)
     text, notes, measured = named.text, [*named.notes], tokens_per_sec
@@ -64,6 +65,11 @@ def expect(
     if measured is not None:
         codes = {SpeedVerdict.SLOW: ExitCode.REPLAY_SLOWER, SpeedVerdict.UNKNOWN: ExitCode.REPLAY_INCONCLUSIVE}
         exit_with(codes.get(answer.verdict, ExitCode.SUCCESS))
+
+
+def _cluster(given: str) -> str:
+    """A described cluster's name, or a file's absolute path."""
+    return str(Path(given).absolute()) if "/" in given or given.endswith((".yaml", ".yml")) else given
 
 
 def _measured(*values: object) -> Iterator[tuple[str, object]]:

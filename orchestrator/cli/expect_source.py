@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -17,8 +18,9 @@ from orchestrator.planning.expect import TryNext
 from orchestrator.planning.expected_rate import Training
 from orchestrator.planning.plan import UNLIKELY, plan_of
 from search_spaces.errors import InputError
+from search_spaces.layouts.layout import DEGREES
 from search_spaces.layouts.workload import Workload
-from search_spaces.plain_file import read_named
+from search_spaces.plain_file import read_named, refusing_unreadable
 from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.validation import FILL_IN
 from search_spaces.schema.yaml_document import Override, parse_document
@@ -58,10 +60,11 @@ def training_named(given: str, overrides: Sequence[Override]) -> NamedTraining:
     """
     path = Path(given)
     if (path.is_dir() and (path / "recipe.yaml").exists()) or path.name == "recipe.yaml":
+        _require_none(overrides)
         return _of_recipe(path)
     if preset_search_path(given) is not None or _has_space(path):
         spec = load_search_file(path, overrides, compares_speeds=False)
-        return _of_spec(spec, spec.yaml_text, ())
+        return _of_spec(spec, "", ())  # its space names much that the baseline does not have
     if path.is_file():
         draft = draft_of(path)
         trainer = {key: _known(value) for key, value in draft.trainer.items()}
@@ -71,12 +74,21 @@ def training_named(given: str, overrides: Sequence[Override]) -> NamedTraining:
         return _of_spec(spec, read_named(path).decode("utf-8", "replace"), notes)
     from orchestrator.records.lookup import find_recipe
 
+    _require_none(overrides)
     return _of_recipe(find_recipe(given, None))
+
+
+def _require_none(overrides: Sequence[Override]) -> None:
+    """InputError for changes of a recipe, which is what was measured."""
+    if overrides:
+        raise InputError.of("usage", "changes no recipe", key="--set", fix="name the search file, and change that")
 
 
 def _known(value: Any) -> Any:
     """What only a launch needs has no part in the speed."""
-    return "unknown" if value == FILL_IN else ["unknown"] if value == [FILL_IN] else value
+    if isinstance(value, list):
+        return [each for each in value if each != FILL_IN]
+    return "unknown" if value == FILL_IN else value
 
 
 def _has_space(path: Path) -> bool:
@@ -116,35 +128,38 @@ def speed_in_log(path: Path, training: Training) -> LoggedSpeed:
 
     InputError for a log without steps, or of another number of ranks or batch.
     """
-    text = read_named(path).decode("utf-8", "replace")
+    with refusing_unreadable(path):
+        text = read_named(path).decode("utf-8", "replace")
     found: list[dict[str, float]] = []
     proven: dict[str, float] = {}
-    for log_format in LOG_FORMATS.values():
+    formats = {training.layout.engine: None, **LOG_FORMATS}  # the trainer's own first
+    for name in formats:
+        if found or (log_format := LOG_FORMATS.get(name)) is None:
+            continue
         lines = [read_line(line, log_format) for line in text.splitlines()]
-        steps = [dict(line.values) for line in lines if line.is_step]
-        if len(steps) > len(found):
-            found = steps
-            proven = {name: value for line in lines for name, value in line.values.items()}
+        found = [dict(line.values) for line in lines if line.is_step and _seconds(line.values, training) > 0]
+        proven = {name: value for line in lines for name, value in line.values.items()}
     if not found:
         rule = "a line of it reports a step as one of " + ", ".join(LOG_FORMATS)
         raise InputError.of("log", "has no step", key="--log", file=str(path), rule=rule, fix="give --tokens-per-sec")
     layout = training.layout
-    for name, ours in (("world_size", layout.num_gpus), ("global_batch_size", layout.global_batch_size)):
+    shown = {name: getattr(layout, name) for name in ("global_batch_size", *DEGREES.values())}
+    for name, ours in {"world_size": layout.num_gpus, **shown}.items():
         if (theirs := proven.get(name, ours)) != ours:
             rule = f"the log is of the training that is named, whose {name} is {ours}"
             raise InputError.of("log", f"{name} is {theirs:g}", key="--log", file=str(path), rule=rule, fix=_OTHER)
     later = found[len(found) // 2 :]
     seconds = [_seconds(step, training) for step in later]
-    tflops = [step["tflops"] for step in later if "tflops" in step]
+    tflops = [step["tflops"] for step in later if math.isfinite(step.get("tflops", math.nan))]
     return LoggedSpeed(training.tokens_per_step / median(seconds), len(found), median(tflops) if tflops else None, text)
 
 
 _OTHER = "name the other training, or change it with --set"
 
 
-def _seconds(step: dict[str, float], training: Training) -> float:
+def _seconds(step: Mapping[str, float], training: Training) -> float:
+    """Seconds of a step; NaN where the line has none, or a rate of 0."""
     if "step_time_s" in step:
         return step["step_time_s"]
-    if "tokens_per_sec" in step:
-        return training.tokens_per_step / step["tokens_per_sec"]
-    return training.layout.global_batch_size / step["samples_per_sec"]
+    tokens = step.get("tokens_per_sec", step.get("samples_per_sec", 0) * training.model.seq_length)
+    return training.tokens_per_step / tokens if tokens > 0 else math.nan

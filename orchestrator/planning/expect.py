@@ -96,6 +96,8 @@ def answer_of(
         _require_possible(training, measured)
     low, median, high = expected.interval
     verdict = _verdict(expected, measured)
+    if measured is not None and measured > high:
+        notes = [*notes, "faster than expected: check that it is tokens/s of all ranks, and the batch"]
     is_slow = verdict is SpeedVerdict.SLOW and measured is not None
     per_gpu = training.tflops_per_token / gpus
     return ExpectAnswer(
@@ -119,8 +121,8 @@ def answer_of(
 
 def _require_possible(training: Training, tokens_per_sec: float) -> None:
     peak = peak_flops_of(training.cluster.accelerator, training.layout)
-    if tokens_per_sec <= 0:
-        rule = "a speed is above 0"
+    if not 0 < tokens_per_sec < math.inf:
+        rule = "a speed is a number above 0"
     elif peak is not None and tokens_per_sec * training.tflops_per_token * 1e12 > peak * training.layout.num_gpus:
         most = peak * training.layout.num_gpus / training.tflops_per_token / 1e12
         rule = f"{training.layout.num_gpus} {training.cluster.accelerator.name} reach at most {most:,.0f} tokens/s"

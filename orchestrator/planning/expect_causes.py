@@ -31,8 +31,9 @@ class SlowCause(AnswerPart):
 
 
 def causes_of(training: Training, measured: float, text: str) -> list[SlowCause]:
-    """What explains a slow training, likeliest first: what needs the least deviation from what is usual, then what
-    explains a part, the largest first. `text` is what is known of how it was started, and its log."""
+    """What explains a slow training, likeliest first: what the source or the log says, then what needs the least
+    deviation from what is usual, then what explains a part, the largest first. `text` is the source and the log."""
+    text = re.sub(r"(?m)^\s*#.*$", "", text)
     shares, usual, found = _shares(training), Expected.of(training).interval[1], []
     for hypothesis in HYPOTHESES:
         if (evidence := hypothesis.evidence(training, shares, text)) is None:
@@ -41,14 +42,9 @@ def causes_of(training: Training, measured: float, text: str) -> list[SlowCause]
         explains = off <= Z if factor is None else factor < _MOST
         if rate < _NOTICEABLE * usual:
             of_it = {"cause": hypothesis.name, "evidence": evidence, "shown_by": hypothesis.shown_by}
-            found.append(
-                (
-                    not explains,
-                    off if explains else rate,
-                    SlowCause(**of_it, tokens_per_sec=rate, factor=factor, explains=explains),
-                )
-            )
-    return [cause for *_, cause in sorted(found, key=lambda each: each[:2])]
+            order = (not hypothesis.is_found, not explains, off if explains else rate)
+            found.append((order, SlowCause(**of_it, tokens_per_sec=rate, factor=factor, explains=explains)))
+    return [cause for _, cause in sorted(found, key=lambda each: each[0])]
 
 
 _NOTICEABLE = 0.95
@@ -63,13 +59,15 @@ Evidence = Callable[[Training, Mapping[str, float], str], str | None]
 
 @dataclass(frozen=True)
 class _Hypothesis:
-    """A cause that may be: another layout, or constants of the time model that are slower."""
+    """A cause that may be: another layout, or constants of the time model that are slower. `is_found` where its
+    evidence stands in the source or the log."""
 
     name: str
     evidence: Evidence
     shown_by: str
     layout: Mapping[str, Any] | None = None
     slower: tuple[str, ...] = ()
+    is_found: bool = False
 
     def weigh(self, training: Training, measured: float) -> tuple[float | None, float, float]:
         """The factor on its constants, None for a setting, the rate that it gives, and how far off that is, in
@@ -95,15 +93,19 @@ def _shares(training: Training) -> dict[str, float]:
     return {**{name: each / sum(parts.values()) for name, each in parts.items()}, "host": of_host}
 
 
-def _variable(training: Training, shares: Mapping[str, float], text: str) -> str | None:
-    found = _SLOWING.search(text)
-    return f"the source has {' '.join(found[0].split())}" if found else None
+def _links_variable(training: Training, shares: Mapping[str, float], text: str) -> str | None:
+    return _set_in(text, r"NCCL_(?:P2P|IB|SHM)_DISABLE", "1") or _set_in(text, "NCCL_NET", "Socket")
 
 
-_SLOWING = re.compile(
-    r"\b(?:CUDA_LAUNCH_BLOCKING|NCCL_P2P_DISABLE|NCCL_IB_DISABLE|NCCL_SHM_DISABLE)\s*[=:]\s*[\"']?1"
-    r"|\bTORCH_DISTRIBUTED_DEBUG\s*[=:]\s*[\"']?DETAIL|\bNCCL_DEBUG\s*[=:]\s*[\"']?TRACE"
-)
+def _host_variable(training: Training, shares: Mapping[str, float], text: str) -> str | None:
+    return _set_in(text, "CUDA_LAUNCH_BLOCKING", "1") or _set_in(text, "TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+
+
+def _set_in(text: str, names: str, value: str) -> str | None:
+    """What sets a variable, in a script, JSON, YAML, Python, a Dockerfile or NCCL's log."""
+    sets = rf"[\"']?\]?\s*(?:[=: ]|set by environment to)\s*[\"']?{value}\b"
+    found = re.search(rf"\b({names}){sets}", text)
+    return f"the source or the log sets {found[1]} to {value}" if found else None
 
 
 def _fused_attention(training: Training, shares: Mapping[str, float], text: str) -> str | None:
@@ -114,8 +116,9 @@ def _fused_attention(training: Training, shares: Mapping[str, float], text: str)
 def _recomputes(training: Training, shares: Mapping[str, float], text: str) -> str | None:
     if training.layout.activation_checkpointing != "none":
         return None
-    found = re.search(r"recompute|checkpoint-activations|activation_checkpointing|gradient_checkpointing", text)
-    return f"the source names {found[0]}, and no recomputation is expected" if found else None
+    of_megatron = "--recompute-(?:granularity|activations)|--checkpoint-activations"
+    found = re.search(rf"{of_megatron}|gradient_checkpointing[\"']?\s*[=: ]\s*[Tt]rue", text)
+    return f"the source has {found[0]}, and no recomputation is expected" if found else None
 
 
 def _low_precision(training: Training, shares: Mapping[str, float], text: str) -> str | None:
@@ -138,13 +141,22 @@ def _routes(training: Training, shares: Mapping[str, float], text: str) -> str |
 
 
 def _slow_node(training: Training, shares: Mapping[str, float], text: str) -> str | None:
-    nodes, found = training.layout.num_nodes, re.search(r"straggler|slowest rank|max\) time across ranks", text)
+    nodes, found = training.layout.num_nodes, re.search(r"straggler|slowest rank", text)
     return f"{nodes} nodes wait for the slowest, and the log names {found[0]}" if nodes > 1 and found else None
 
 
 _LINKS = ("collectives", "dispatch", "sharded", "pipeline", "data_parallel")
 HYPOTHESES: tuple[_Hypothesis, ...] = (
-    _Hypothesis("a variable that slows down", _variable, "unset it and measure again", slower=("latency", *_LINKS)),
+    _Hypothesis(
+        "a variable that slows links", _links_variable, "unset it and measure again", slower=_LINKS, is_found=True
+    ),
+    _Hypothesis(
+        "a variable that slows the host",
+        _host_variable,
+        "unset it and measure again",
+        slower=("launches",),
+        is_found=True,
+    ),
     _Hypothesis(
         "no flash attention",
         _fused_attention,
@@ -156,6 +168,7 @@ HYPOTHESES: tuple[_Hypothesis, ...] = (
         _recomputes,
         "print the resolved configuration; memory falls with it",
         layout={"activation_checkpointing": "full"},
+        is_found=True,
     ),
     _Hypothesis(
         "low precision is not active",
@@ -186,5 +199,6 @@ HYPOTHESES: tuple[_Hypothesis, ...] = (
         _slow_node,
         "the fabric check of `parlay run`, or the times of each rank",
         slower=("machine",),
+        is_found=True,
     ),
 )

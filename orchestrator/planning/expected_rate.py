@@ -17,7 +17,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
-DENSE_SHARE, EXCHANGE_SHARE = 0.43, 0.72
+DENSE_SHARE, EXCHANGE_SHARE = 0.72, 0.8
 """Spread of published rates around the model's over that of a machine of which nothing is known, whose prior covers
 faults and odd machines: of dense layouts, and of those that exchange tokens of experts or parts of sequences. Between
 90 and 98 % of each family's rows lie in their interval (`python -m benchmarks.expect_coverage`)."""

@@ -39,7 +39,7 @@ def head_compute(model: ModelShape, machine: MachineSpeed, layouts: LayoutTable)
     logits = tokens_of_rank(model, layouts) * model.vocab_size / layouts["tensor_parallel"]
     accessed = logits * (element_bytes(layouts) + 4) * ACCESSES_PER_BYTE
     return {
-        ("compute", ("gemm",)): 3 * 2 * logits * model.hidden_size / machine.flops(layouts),
+        ("compute", ("gemm",)): (2 + model.trains_head) * 2 * logits * model.hidden_size / machine.flops(layouts),
         ("compute", ("memory_traffic",)): accessed / machine.memory_bytes_per_s,
     }
 
@@ -54,10 +54,10 @@ def _gemm_flops(
     take as long."""
     tokens, routed = tokens_of_rank(model, layouts), _routed_share(model)
     # Frozen weights have no gradient, the third product of each.
-    trained = model.trained.layer / model.layer_parameters
+    trained = 1 if model.trainable is None else model.trained.layer / model.active_layer_parameters
     passes = 2 + trained + shares.layers
     linear = 2 * tokens * (model.active_layer_parameters * passes + shares.parameters(model))
-    in_16_bits = layouts.of_recipe(lambda recipe: recipe.products_in_16_bits) / passes
+    in_16_bits = layouts.of_recipe(lambda recipe: recipe.products_in_16_bits) * trained / passes
     speedup = layouts.of_recipe(lambda recipe: speedup_over_fp16(machine.accelerator, recipe.arithmetic))
     low = ~layouts.equals("matmul_precision", "same") * (1 - in_16_bits)
     low_of_experts = low * layouts.of_recipe(lambda recipe: recipe.has_experts)

@@ -8,7 +8,7 @@ in flight on a stage follows from its schedule (Narayanan et al., arXiv 2104.044
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -100,7 +100,7 @@ def _state(layouts: LayoutTable, stages: StageTable) -> dict[str, np.ndarray]:
     unsharded = sums_whole_gradients(layouts) * reduced_gradient_bytes(layouts)
 
     def held(
-        parts: tuple[np.ndarray, np.ndarray],
+        parts: Sequence[np.ndarray],
         per_parameter: np.ndarray,
         sharded_from: int,
         beside: np.ndarray | float = 0.0,
@@ -112,8 +112,10 @@ def _state(layouts: LayoutTable, stages: StageTable) -> dict[str, np.ndarray]:
         )
         return sum(of_each) / GIB
 
+    frozen = tuple(of_all - of_trained for of_all, of_trained in zip(every, trained, strict=True))
+    copy = engine_column(layouts, lambda engine: engine.frozen_copy_bytes) * ~layouts.equals("precision", "fp32")
     return {
-        "weights": held(every, _by_engine(layouts, "weights"), 3),
+        "weights": held(every, _by_engine(layouts, "weights"), 3) + held(frozen, copy, 2),
         "gradients": held(trained, gradients, 2, unsharded),
         "optimizer": held(trained, optimizer * is_here, 1),
         "update": held(trained, _by_engine(layouts, "update") * is_here, 1),
@@ -199,6 +201,8 @@ class _LayerParts:
     def of(cls, model: ModelShape, layouts: LayoutTable, expert_skew: float) -> _LayerParts:
         tokens, tensor, width = tokens_of_rank(model, layouts), layouts["tensor_parallel"], element_bytes(layouts)
         copied, less = _quantized_inputs(layouts)
+        if model.trainable is not None:  # a frozen weight keeps no input, an adapter keeps it in 16 bits
+            copied, less = np.zeros_like(copied), np.zeros_like(less)
         per_width = (_mlp_tensors(model, layouts) - ("mlp_product" not in model.trained.inputs)) * width - less
         dense, routed, shared = (tokens * size * per_width / tensor for size in model.mlp_widths)
         return cls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -39,7 +40,21 @@ def _precision(keys: Keys) -> str | None:
 
 
 def _kind(keys: Keys) -> str | None:
-    return ("qlora" if keys.flag("load_in_4bit") else "lora") if keys.flag("use_peft") else None
+    if keys.flag("use_peft"):
+        return "qlora" if keys.flag("load_in_4bit") else "lora"
+    others = (name for name in keys.given if _OF_OTHERS.search(name) and keys.text(name) not in ("full", "false"))
+    if (name := next(others, None)) is not None:
+        rule = "adapters are read from TRL's options, --use_peft and --lora_r among them"
+        raise InputError(keys.problem(name, rule, "write adapters into the search file of a copy without it"))
+    if _UNUSED not in keys.notes and any(name.startswith("lora_") for name in keys.given):
+        keys.notes.append(_UNUSED)
+    return None
+
+
+_OF_OTHERS = re.compile(r"^use_lora$|^lora_rank$|^peft_|^finetuning_type$")
+_UNUSED = (
+    "--lora_* are TRL's, which trains all weights without --use_peft: give adapters if the script adds them."
+)
 
 
 _OPTIONS = Table(

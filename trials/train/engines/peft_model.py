@@ -71,6 +71,6 @@ def _in_4_bits(linear: Any, training: TrainingConfig) -> nn.Module:
     weight = weight.T.contiguous() if isinstance(linear, Conv1D) else weight
     rows, columns = weight.shape
     made = Linear4bit(columns, rows, bias=False, compute_dtype=training.dtype, quant_type="nf4")
-    made.weight = Params4bit(weight, requires_grad=False, quant_type="nf4")
+    made.weight = Params4bit(weight.to(training.dtype), requires_grad=False, quant_type="nf4")
     made.bias = linear.bias
     return made.to(training.device)

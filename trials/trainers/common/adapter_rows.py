@@ -27,7 +27,7 @@ def adapter_rows(
 
     def written(adapters: Adapters) -> Values:
         modules = [theirs[module] for module in adapters.target_modules]
-        alpha = adapters.scale * adapters.rank
+        alpha = adapters.alpha or adapters.rank
         values = {"rank": adapters.rank, "alpha": int(alpha) if alpha % 1 == 0 else alpha, "target_modules": modules}
         return write_kind(adapters) | {options[name]: value for name, value in values.items()}  # type: ignore[operator]
 
