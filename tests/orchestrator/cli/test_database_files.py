@@ -44,6 +44,7 @@ VERBS = """\
 0 schema
 0 doctor search.yaml
 0 plan search.yaml
+0 expect llama3-8b-lora-h100
 0 run search.yaml
 0 run search.yaml
 0 status
