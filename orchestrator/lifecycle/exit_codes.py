@@ -25,13 +25,13 @@ class ExitCode(IntEnum):
     DOCTOR_FOUND_ERROR = 8
     """The doctor found an error."""
     REPLAY_SLOWER = 10
-    """The replay was slower."""
+    """The replay was slower; the speed that `parlay expect` was given is slow."""
     REPLAY_FASTER = 11
     """The replay was faster."""
     REPLAY_IMPOSSIBLE = 12
     """The recipe cannot be replayed here."""
     REPLAY_INCONCLUSIVE = 13
-    """The replay is inconclusive."""
+    """The replay is inconclusive; too little is known for `parlay expect`."""
     STOPPED_EARLY = 75
     """Stopped before the end; `parlay resume` continues."""
     INTERRUPTED = 130

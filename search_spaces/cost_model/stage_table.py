@@ -77,9 +77,8 @@ class StageTable:
     def trained_of_rank(self, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
         """Parameters of each stage's ranks that train, outside routed experts and of these."""
         routed = np.where(self.trained < self.parameters, 0, self.routed)
-        return (self.trained - routed) / layouts["tensor_parallel"][:, None], routed / layouts.ranks_of_expert_layer[
-            :, None
-        ]
+        dense = (self.trained - routed) / layouts["tensor_parallel"][:, None]
+        return dense, routed / layouts.ranks_of_expert_layer[:, None]
 
 
 def layers_alike(

@@ -52,9 +52,7 @@ def _kind(keys: Keys) -> str | None:
 
 
 _OF_OTHERS = re.compile(r"^use_lora$|^lora_rank$|^peft_|^finetuning_type$")
-_UNUSED = (
-    "--lora_* are TRL's, which trains all weights without --use_peft: give adapters if the script adds them."
-)
+_UNUSED = "--lora_* are TRL's, which trains all weights without --use_peft: give adapters if the script adds them."
 
 
 _OPTIONS = Table(
