@@ -48,7 +48,7 @@ def expect(
     if len(given) > 1:
         raise InputError.of("usage", f"is given with {given[1]}", key=given[0], fix="give one measured speed")
     by_cluster = [] if cluster is None else [Override(f"cluster={json.dumps(_cluster(cluster))}", "--cluster")]
-    named = training_named(training, [*to_overrides(sets), *by_cluster])
+    named = training_named(training, [*by_cluster, *to_overrides(sets)])
     of_log = None if log is None else speed_in_log(log, named.training)
     text, notes, measured = named.text, [*named.notes], tokens_per_sec
     if of_log is not None:

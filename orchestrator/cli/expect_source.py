@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -25,6 +25,7 @@ from search_spaces.schema.presets import preset_search_path
 from search_spaces.schema.validation import FILL_IN
 from search_spaces.schema.yaml_document import Override, parse_document
 from search_spaces.search_space import search_space
+from trials.files.text import plural
 from trials.trainers.common.log_lines import read_line
 from trials.trainers.registry import LOG_FORMATS, TRAINERS
 
@@ -39,12 +40,16 @@ class NamedTraining:
     notes: tuple[str, ...] = ()
 
     def try_next(self) -> TryNext | None:
-        """What a search around it would try first; None without one, and where nothing is expected to be faster."""
+        """What a search around it would try first; None without one, where its space has no other layout, and where
+        nothing is expected to be faster."""
         if self.spec is None:
             return None
         spec, now = self.spec, self.training.layout
         workload = Workload(spec.model, spec.cluster, spec.global_batch_size)
-        space = search_space(workload, spec.space.given_axes(), now, engines=TRAINERS[spec.trainer.kind].rules)
+        try:
+            space = search_space(workload, spec.space.given_axes(), now, engines=TRAINERS[spec.trainer.kind].rules)
+        except InputError:
+            return None
         plan = plan_of(spec, space)
         row, first = plan.layouts.index(now), plan.layouts[0]
         gain = float(plan.tokens_per_sec[0] / plan.tokens_per_sec[row])
@@ -70,8 +75,8 @@ def training_named(given: str, overrides: Sequence[Override]) -> NamedTraining:
         trainer = {key: _known(value) for key, value in draft.trainer.items()}
         text = render(replace(draft, trainer=trainer))
         spec = load_search_text(text, path.parent, overrides)
-        notes = printable_notes(read_source(path).notes)
-        return _of_spec(spec, read_named(path).decode("utf-8", "replace"), notes)
+        notes = [*printable_notes(read_source(path).notes), *_other_ranks(draft.cluster, spec)]
+        return _of_spec(spec, read_named(path).decode("utf-8", "replace"), tuple(notes))
     from orchestrator.records.lookup import find_recipe
 
     _require_none(overrides)
@@ -89,6 +94,13 @@ def _known(value: Any) -> Any:
     if isinstance(value, list):
         return [each for each in value if each != FILL_IN]
     return "unknown" if value == FILL_IN else value
+
+
+def _other_ranks(cluster: Mapping[str, Any], spec: SearchSpec) -> Iterator[str]:
+    """A remark where the file starts another number of ranks than the cluster has."""
+    sizes = [cluster[name] for name in ("gpus_per_node", "num_nodes")]
+    if FILL_IN not in sizes and (started := math.prod(sizes)) != spec.cluster.num_gpus:
+        yield f"the file starts {plural(started, 'rank')}; the speed is that of {spec.cluster.num_gpus}"
 
 
 def _has_space(path: Path) -> bool:

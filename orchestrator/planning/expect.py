@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from orchestrator.config.answer import Answer, AnswerPart
@@ -120,7 +121,7 @@ def answer_of(
 
 
 def _require_possible(training: Training, tokens_per_sec: float) -> None:
-    peak = peak_flops_of(training.cluster.accelerator, training.layout)
+    peak = _peak_flops(training)
     if not 0 < tokens_per_sec < math.inf:
         rule = "a speed is a number above 0"
     elif peak is not None and tokens_per_sec * training.tflops_per_token * 1e12 > peak * training.layout.num_gpus:
@@ -130,6 +131,14 @@ def _require_possible(training: Training, tokens_per_sec: float) -> None:
         return
     fix = "give tokens/s of all ranks, or with --tflops TFLOP/s of one GPU"
     raise InputError.of("bounds", f"is {tokens_per_sec:g} tokens/s", key="--tokens-per-sec", rule=rule, fix=fix)
+
+
+def _peak_flops(training: Training) -> float | None:
+    """The dense peak of a rank's arithmetic; for fp32 that of 16 bits, since libraries may multiply in TF32."""
+    layout = training.layout
+    if layout.precision == "fp32":
+        layout = replace(layout, precision="bf16")
+    return peak_flops_of(training.cluster.accelerator, layout)
 
 
 def _verdict(expected: Expected, measured: float | None) -> SpeedVerdict:
@@ -142,9 +151,12 @@ def _verdict(expected: Expected, measured: float | None) -> SpeedVerdict:
 
 
 def nearest_rows(training: Training) -> list[NearestRow]:
-    """The published rows that are most like a training, nearest first."""
-    found = sorted(read_published(), key=lambda row: _distance(training, row))
-    return [_nearest(training, row) for row in found[:_NEAREST]]
+    """The published rows that are most like a training, nearest first; one of a model in each file that publishes it,
+    since releases repeat their benchmarks."""
+    nearest: dict[tuple[str, str], Published] = {}
+    for row in sorted(read_published(), key=lambda row: _distance(training, row)):
+        nearest.setdefault((row.source.split("@")[0], row.model_name), row)
+    return [_nearest(training, row) for row in [*nearest.values()][:_NEAREST]]
 
 
 _COMPARED: tuple[str, ...] = (

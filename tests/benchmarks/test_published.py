@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import expect_questions
 from benchmarks.published import COLUMNS, Row, columns_of, published_lines, read_rows
 from benchmarks.published_throughput import (
     Reading,
@@ -81,3 +82,9 @@ def test_all_published_rows_are_read_and_those_that_cannot_be_said_have_reasons(
     memory = memory_line(readings)
     assert memory["said_not_to_fit"] <= 0.02 * memory["ran"]
     assert memory["below_one_half"] <= 0.15 * memory["ran"]
+
+
+def test_questions_of_public_threads_are_answered():
+    answers = {line["thread"]: line for line in expect_questions.lines()}
+    assert answers["InternLM/InternLM 22"]["causes"] == ["a slow network"]
+    assert answers["InternLM/InternLM 22, with PCIe of 20 GB/s"]["verdict"] == "normal"

@@ -59,6 +59,15 @@ class TestVerdict:
             asked(TRAINING, measured)
         assert caught.value.problems[0].key == "--tokens-per-sec"
 
+    def test_fp32_may_be_as_fast_as_tf32(self):
+        in_fp32 = replace(SMALL, layout=replace(SMALL.layout, precision="fp32").canonical())
+        of_peak = 8 * 67e12 / 1e12 / in_fp32.tflops_per_token
+        assert asked(in_fp32, of_peak * 1.2).verdict is not None
+
+    def test_a_benchmark_that_releases_repeat_is_told_once(self):
+        rows = asked(TRAINING, None).nearest
+        assert len({(row.source.split("@")[0], row.model) for row in rows}) == len(rows) == 3
+
 
 class TestCauses:
     def names(self, training: Training, measured: float, text: str = "") -> list[str]:
@@ -117,6 +126,11 @@ MEGATRON_STEP = (
     " throughput per GPU (TFLOP/s/GPU): 700.0 | learning rate: 1.0E-05 | global batch size: {batch} | lm loss: 1.0 |\n"
 )
 
+SCRIPT = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16"
+    " --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 4 --global-batch-size 64 --bf16"
+)
+
 
 class TestSources:
     def test_a_log_gives_the_median_of_its_last_half(self, tmp_path):
@@ -151,13 +165,18 @@ class TestSources:
 
     def test_what_is_missing_is_asked_for_by_its_key(self, tmp_path):
         script = tmp_path / "train.sh"
-        script.write_text(
-            "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16"
-            " --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 4 --global-batch-size 64 --bf16"
-        )
+        script.write_text(SCRIPT)
         with pytest.raises(InputError) as caught:
             training_named(str(script), [])
         assert [problem.key for problem in caught.value.problems] == ["cluster.accelerator"]
+
+    def test_another_number_of_ranks_than_the_script_starts_is_told(self, tmp_path):
+        script = tmp_path / "train.sh"
+        script.write_text(SCRIPT)
+        here, larger = (training_named(str(script), [f"cluster={name}"]) for name in ("dgx-h100", "selene"))
+        assert [note for note in here.notes if "8 ranks" in note] == []
+        assert [note for note in larger.notes if "8 ranks" in note] != []
+        assert larger.try_next() is None  # no other layout divides its batch
 
 
 def test_the_verb_prints_the_answer_and_ends_by_the_verdict(capsys):
@@ -167,6 +186,13 @@ def test_the_verb_prints_the_answer_and_ends_by_the_verdict(capsys):
         answer = json.loads(capsys.readouterr().out)
         assert answer["schema"] == "parlay.expect/1"
         assert answer["verdict"] == ("normal" if code == 0 else "slow")
+
+
+def test_a_key_beside_a_named_cluster_is_refused_and_not_dropped(tmp_path, capsys):
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    sets = ["--cluster", "dgx-h100", "--set", "cluster.num_nodes=2", "--json"]
+    assert main(["expect", str(tmp_path / "train.sh"), *sets]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["key"] == "cluster.num_nodes"
 
 
 def test_the_table_is_small_and_each_row_has_its_source():
