@@ -139,6 +139,22 @@ TORCHTITAN = "torchtitan"
 ACCELERATE = "accelerate"
 """Engine of Parlay's own trainer that runs transformers' models under Hugging Face accelerate."""
 
+# FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
+_TORCHTITAN = EngineProfile(
+    ParameterBytes(2, 4, 12),
+    has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
+    frozen_copy_bytes=4,  # training.dtype float32, also of frozen weights
+    keeps_unrotated=True,
+    always_overlaps_reductions=True,
+    reduces_every_micro_batch=True,
+    gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
+    model_features=(  # llama3 and qwen3
+        *("attention_head_size", "qk_norm", "rotary_base", "num_experts", "document_length", "adapters"),
+    ),
+    routings=_EVERY_ROUTING,
+    emulated_on_cpu=True,
+)
+
 TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     PARLAY: {
         # FSDP2 with 16-bit gradients beside fp32 weights, or DDP under autocast, with fp32 gradients: the larger one.
@@ -152,21 +168,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
             model_features=(*_QWEN_FEATURES, *_ANY_TASK),
             emulated_on_cpu=True,
         ),
-        # FSDP2 at every stage, over one rank without ZeRO: fp32 weights, and a 16-bit copy of those in use.
-        TORCHTITAN: EngineProfile(
-            ParameterBytes(2, 4, 12),
-            has_newest_attention=True,  # torchtitan/models/common/attention.py, ScaledDotProductAttention
-            frozen_copy_bytes=4,  # training.dtype float32, also of frozen weights
-            keeps_unrotated=True,
-            always_overlaps_reductions=True,
-            reduces_every_micro_batch=True,
-            gradient_sums=GradientSums.WHOLE_IN_PIPELINES,
-            model_features=(  # llama3 and qwen3
-                *("attention_head_size", "qk_norm", "rotary_base", "num_experts", "document_length", "adapters"),
-            ),
-            routings=_EVERY_ROUTING,
-            emulated_on_cpu=True,
-        ),
+        TORCHTITAN: _TORCHTITAN,
         # Megatron-LM's bytes below. Without Transformer Engine and
         # Apex megatron-core takes torch's AdamW (megatron/core/optimizer/__init__.py), whose update holds the roots of
         # all second moments (torch/optim/adam.py, _multi_tensor_adam); with one of them these 4 bytes are too many.
@@ -239,7 +241,7 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     },
     "megatron-bridge": {},  # drives Megatron-LM's engine; recipes have its overrides, but it runs no trials
     "nemo-automodel": {},  # drives torch; recipes have its keys, but it runs no trials
-    TORCHTITAN: {},  # its engine is Parlay's; recipes have its configuration, but its own program runs no trials
+    TORCHTITAN: {TORCHTITAN: _TORCHTITAN},  # its own program, which trains as Parlay's engine does
     "gpt-neox": {
         "gpt-neox": EngineProfile(
             ParameterBytes(2, 2, 12, 4),
@@ -282,7 +284,8 @@ TRAINER_ENGINES: Mapping[str, Mapping[str, EngineProfile]] = {
     # An unknown trainer; Megatron's memory is the most common. What its command does on a CPU is not known either.
     "command": {"command": EngineProfile(ParameterBytes(2, 4, 12), model_features=FEATURES, emulated_on_cpu=False)},
 }
-"""Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own."""
+"""Profiles of each trainer's engines. A third-party trainer has one, with the trainer's name or one of its own;
+torchtitan's is Parlay's, too."""
 
 ENGINE_PROFILES: Mapping[str, EngineProfile] = {
     name: profile for engines in TRAINER_ENGINES.values() for name, profile in engines.items()

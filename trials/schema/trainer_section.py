@@ -121,7 +121,8 @@ class TrainerSection(Section):
         default=None,
         description="How the log is read: regular expressions with one group each, by metric (step_time_s,"
         " iteration, loss ...), or the name of a format: " + ", ".join(LOG_FORMATS) + ". observer: the observer times"
-        " the optimizer steps. Default: the kind's own; observer with kind accelerate.",
+        " the optimizer steps. Default: the kind's own; observer with kinds accelerate"
+        " and torchtitan.",
     )
     log_rank: _Rank = Field(
         default=None,

@@ -1,23 +1,15 @@
-"""torchtitan's own training program on a CPU: torchtitan.train with its arguments, after the patches of trials.
-
-torchrun ... -m tests.trials.external.torchtitan_on_cpu --module MODULE --config FUNCTION ...
-"""
+"""Start of an interpreter: a CPU for torchtitan's own program, nothing before any other. Imported by site."""
 
 from __future__ import annotations
 
-import runpy
+import os
+import sys
 
-import torch
+if "torchtitan.train" in sys.orig_argv and "RANK" in os.environ:
+    import torch
 
-from trials.train.cpu_device.torchtitan import emulate_device
+    from trials.train.cpu_device.torchtitan import emulate_device
 
-
-def main() -> None:
     emulate_device()
     if not hasattr(torch.distributed, "set_timeout"):  # of torch 2.14
         torch.distributed.set_timeout = lambda *_, **__: None
-    runpy.run_module("torchtitan.train", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    main()

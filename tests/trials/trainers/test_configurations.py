@@ -169,6 +169,7 @@ DATA: dict[str, dict[str, Any]] = {
     "megatron-deepspeed": {"arguments": (*MEGATRON, *PACKED)},
     "gpt-neox": {"template": NEOX_DATA, "arguments": ("--local_rank=0",)},
     "nanotron": {"template": NANOTRON_DATA, "arguments": ("--job-id", "7")},
+    "torchtitan": {"arguments": ("--dataloader.dataset_path", "/data/a b", "--hf_assets_path", "/models/llama")},
     "accelerate": {"arguments": SCRIPT, "patterns": {"step_time_s": "(.+) s"}},
     "command": {"template": "train --data '/data/a b' --mbs {micro_batch_size}", "patterns": {"step_time_s": "(.+) s"}},
 }
@@ -178,13 +179,14 @@ def test_every_trainer_of_others_has_a_case():
     assert DATA.keys() == {kind for kind, trainer in TRAINERS.items() if trainer.invocation is not None}
 
 
+OF_LLAMA = ("nanotron", "torchtitan")
 OF_SCRIPT = {"accelerate": ("--data=/data/a b", "--pack", "--mbs=1"), "command": ("--data", "/data/a b", "--mbs", "1")}
 IN_FILES = {"gpt-neox": ("/data/a_text", "/data/vocab.json", "HFTokenizer"), "nanotron": ("/data/a", "/models/llama")}
 
 
 @pytest.mark.parametrize("kind", DATA)
 def test_a_trial_reads_the_users_data_and_no_mock_data(kind):
-    of_kind = {"model": LLAMA, "zero_stage": 1} if kind == "nanotron" else {}
+    of_kind = {"model": LLAMA, "zero_stage": 1 if kind == "nanotron" else 0} if kind in OF_LLAMA else {}
     started = invocation(spec_of(kind, trainer=DATA[kind], **of_kind), "python", "/attempt")
     words, text = started.command, "\n".join(started.files.values())
     assert not {"--mock-data", "NullTokenizer"} & {*words}

@@ -1,1 +1,1 @@
-"""torchtitan: a layout as a function of its configuration registry. It runs no trials."""
+"""torchtitan: a layout as a function of its configuration registry."""

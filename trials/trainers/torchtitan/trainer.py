@@ -1,7 +1,7 @@
-"""torchtitan's own training program. Recipes have its configuration; trials train by it with Parlay's engine.
+"""torchtitan's own training program, torchtitan.train.
 
-A recipe has the layout as a Python module that torchtitan loads by `--module` and `--config`. Its values are one
-literal, which `parlay init --from` reads without running the module. Standard library only.
+A trial and a recipe have the layout as a Python module that torchtitan loads by `--module` and `--config`. Its values
+are one literal, which `parlay init --from` reads without running the module. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from search_spaces.engines import TORCHTITAN
 from search_spaces.plain_file import read_named
 from search_spaces.rules.trainer_rules import OWN_RULES
-from trials.trainers.base import LayoutExport, Trainer
-from trials.trainers.common.recipe import torchrun
+from trials.trainers.base import SCRIPT_KEYS, Invocation, LayoutExport, Trainer, train_iterations
+from trials.trainers.common.recipe import torchrun, user_arguments
 from trials.trainers.table import nested
 from trials.trainers.torchtitan.config import TORCHTITAN_TABLE
 from trials.trial import TrialSpec
@@ -25,11 +25,12 @@ FUNCTION, NAME = "parlay", "VALUES"
 """Names of the function that torchtitan calls, and of the literal."""
 
 
-def config_files(spec: TrialSpec) -> dict[str, str]:
+def config_files(spec: TrialSpec, package: str = ".") -> dict[str, str]:
     """The module, and beside it the parts that the engine builds a configuration of. The layout is canonical and
-    violates no rule."""
+    violates no rule. `package` stands before the parts' name in their import: nothing where both are on the path."""
     parts = read_named(Path(__file__).parents[2] / "train" / "engines" / PARTS_FILE)
-    return {CONFIG_FILE: f"{_IMPORTS}\n{NAME} = {_literal(values_of(spec))}\n{EXPORTED}", PARTS_FILE: parts.decode()}
+    imports = f"{_IMPORTS}from {package}torchtitan_parts import model_spec, parallelism, recomputation\n"
+    return {CONFIG_FILE: f"{imports}\n{NAME} = {_literal(values_of(spec))}\n{EXPORTED}", PARTS_FILE: parts.decode()}
 
 
 def values_of(trained: Any) -> dict[str, Any]:
@@ -58,7 +59,6 @@ from torchtitan.config import CompileConfig, TrainingConfig
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.trainer import Trainer
 
-from .torchtitan_parts import model_spec, parallelism, recomputation
 '''
 EXPORTED = f"""
 
@@ -82,16 +82,52 @@ _MODULE = f"recipe.{CONFIG_FILE.removesuffix('.py')}"
 
 def _start(spec: TrialSpec) -> str:
     """torchrun adds the current folder, the parent of recipe/, to those that modules are imported from."""
-    return f"{torchrun(spec)} -m torchtitan.train --module {_MODULE} --config {FUNCTION} YOUR_OPTIONS"
+    arguments = user_arguments(spec, TORCHTITAN)
+    return f"{torchrun(spec)} -m torchtitan.train --module {_MODULE} --config {FUNCTION} {arguments}"
 
+
+def _invocation(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    """The attempt's folder is the current one, from which `python -m` imports."""
+    of_trial = {
+        "--module": CONFIG_FILE.removesuffix(".py"),
+        "--config": FUNCTION,
+        "--training.steps": str(train_iterations(spec)),
+        "--debug.seed": str(spec.seed),
+        "--dump_folder": f"{folder}/torchtitan",
+    }
+    words = (word for pair in of_trial.items() for word in pair)
+    command = (python, "-m", "torchtitan.train", *words, *spec.trainer.get("arguments", ()))
+    return Invocation(command, config_files(spec, package=""))
+
+
+def _argument_error(name: str) -> str | None:
+    """The reason why an option of this name may not be given: the module or the trial has its value."""
+    section, option = name.split(".")[0], name.replace("-", "_")
+    if section in _OF_THE_LAYOUT or option in _OF_THE_TRIAL:
+        return "the layout, model or measure section sets it"
+    return TORCHTITAN_TABLE.refusal(option)
+
+
+_OF_THE_LAYOUT = ("model-spec", "parallelism", "activation-checkpoint", "compile")
+_OF_THE_TRIAL = (
+    *("module", "config", "dump_folder", "debug.seed", "checkpoint.enable", "checkpoint.no_enable"),
+    *(f"training.{name}" for name in ("steps", "local_batch_size", "global_batch_size", "seq_len", "dtype")),
+    *("training.mixed_precision_param", "training.disable_cuda_graphs", "training.no_disable_cuda_graphs"),
+)
+
+_RULES = OWN_RULES[TORCHTITAN]
 
 TRAINER = Trainer(
-    rules={},
+    rules={TORCHTITAN: _RULES},
+    optional_keys=(*SCRIPT_KEYS, "observe"),
+    invocation=_invocation,
+    is_observed=True,
+    argument_error=_argument_error,
     export=LayoutExport(
         TORCHTITAN,
         "torchtitan",
         TORCHTITAN,
-        OWN_RULES[TORCHTITAN],
+        _RULES,
         config_files,
         _start,
     ),

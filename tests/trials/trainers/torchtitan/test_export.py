@@ -22,6 +22,8 @@ from search_spaces.model_shape import ModelShape
 from tests.oracles.cases import Case, export_cases
 from tests.orchestrator.recipe.exported import exported, our_spec
 from tests.sources import ROOT
+from tests.trials.external.patched_interpreter import interpreter_in
+from tests.trials.external.torchtitan_data import write_data
 from tests.trials.train.parity import needs_torchtitan
 from tests.trials.trainers.specs import LLAMA
 
@@ -147,8 +149,9 @@ def test_torchtitans_own_program_trains_the_module_by_the_recipes_command_line(l
     (tmp_path / "recipe").mkdir()
     for name, text in export.files.items():
         (tmp_path / "recipe" / name).write_text(text)
+    python = interpreter_in(tmp_path / "python", "tests.trials.external.torchtitan_on_cpu")
     trained = subprocess.run(
-        [sys.executable, "-m", *command_on_cpu(str(export.unrun_start), write_data(tmp_path))],
+        [python, "-m", *command_on_cpu(str(export.unrun_start), write_data(tmp_path, LLAMA.vocab_size))],
         cwd=tmp_path,
         env=os.environ | ENVIRONMENT | {"HF_HOME": str(tmp_path / "hf")},
         capture_output=True,
@@ -173,31 +176,12 @@ ENVIRONMENT = {
 
 
 def command_on_cpu(start: str, data: Path) -> list[str]:
-    """The recipe's command line for two steps on the data, with torchtitan's program behind patches."""
-    on_cpu = start.replace("torchtitan.train", "tests.trials.external.torchtitan_on_cpu")
+    """The recipe's command line for two steps on the data."""
     options = [
         *("--training.steps", "2", "--metrics.log_freq", "1", "--hf_assets_path", str(data / "tokenizer")),
         *("--dataloader.dataset", "c4_test", "--dataloader.dataset_path", str(data / "texts")),
         *("--debug.save_config_file", "config.json"),
     ]
-    launcher, *words = on_cpu.removesuffix("YOUR_OPTIONS").split()
+    launcher, *words = start.removesuffix("YOUR_OPTIONS").split()
     assert launcher == "torchrun"
     return ["torch.distributed.run", *words, *options]
-
-
-def write_data(folder: Path) -> Path:
-    """A tokenizer of words and a few texts of them."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    names = [f"w{number}" for number in range(LLAMA.vocab_size - len(special))]
-    vocabulary = {name: index for index, name in enumerate([*names, *special.values()])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    for name in ("tokenizer", "texts"):
-        (folder / name).mkdir()
-    tokenizer.save(str(folder / "tokenizer" / "tokenizer.json"))
-    (folder / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(special))
-    texts = (" ".join(names[(7 * text + word) % len(names)] for word in range(200)) for text in range(50))
-    (folder / "texts" / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return folder
