@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
     from orchestrator.replay.compare import CommonLayout, CommonSide, CompareAnswer, ComparedSearch, ComparedSide
     from orchestrator.replay.replay import ReplayAnswer
+    from orchestrator.replay.requirement import RequirementAnswer
     from orchestrator.replay.speed_ratio import Ratios
     from orchestrator.replay.stacks import ExperimentAnswer, StackSide
 
@@ -213,6 +215,14 @@ def replay(
     sessions: Annotated[int, typer.Option("--sessions", help="Maximum number of sessions until a verdict.")] = 5,
     session_interval: Annotated[str, typer.Option("--session-interval", help="Time between two sessions.")] = "5m",
     margin: Annotated[float, typer.Option("--margin", help="Relative difference that counts as equal.")] = 0.05,
+    require: Annotated[
+        float | None,
+        typer.Option("--require", help="Pass or fail: the throughput over the recorded one that is required, as 0.95."),
+    ] = None,
+    node_hours: Annotated[
+        float | None, typer.Option("--node-hours", help="Most node-hours that --require may take, search included.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write the verdict of --require as JUnit XML.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Accept a recipe that was edited.")] = False,
     trust: Annotated[
         bool, typer.Option("--trust", help="Run a recipe, and the interpreter that it names, of another user.")
@@ -222,19 +232,25 @@ def replay(
 ) -> None:
     from orchestrator.recipe.read import read_recipe
     from orchestrator.records.lookup import find_recipe
-    from orchestrator.replay.note_in_recipe import note_replay
+    from orchestrator.replay.note_in_recipe import note_replay, note_requirement
     from orchestrator.replay.replay import ReplayRules, ReplayStopped
+    from orchestrator.replay.requirement import Requirement, junit_xml
     from orchestrator.replay.run import run_replay, with_trainer
+    from orchestrator.replay.speed_ratio import ReplayVerdict
     from search_spaces.schema.durations import parse_duration_s
 
     loaded = read_recipe(find_recipe(recipe, ledger), force)
     if loaded.banner:
         warn(loaded.banner)
     interval_s = parse_duration_s(session_interval, key="--session-interval")
-    rules = ReplayRules(repeats, margin, sessions, interval_s)
+    asked = None if require is None else Requirement(require, node_hours)
+    if asked is None and (node_hours, junit) != (None, None):
+        key = "--junit" if node_hours is None else "--node-hours"
+        raise InputError.of("usage", "belongs to --require", key=key, fix="add --require, for example 0.95")
+    rules = ReplayRules(repeats, margin, sessions, interval_s, asked)
     kind = None if launcher is None else launcher.value
     configured, python = with_trainer(loaded, trainer, sets or (), kind, trust)
-    stop, table = StopSignals(), loaded.recipe.replayed_table
+    stop, table, started_s = StopSignals(), loaded.recipe.replayed_table, time.time()
     try:
         answer = run_replay(configured, python, kind, rules, work_dir, stop)
     except KeyboardInterrupt as interrupt:
@@ -246,8 +262,16 @@ def replay(
         problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
         raise Exit(ExitCode.REFUSED, problem) from error
     note_replay(loaded, configured, python, answer)
-    print_result(answer, _format_replay(answer, table))
-    exit_with(_REPLAY_EXITS[answer.verdict.value])
+    text, exit_code = _format_replay(answer, table), _REPLAY_EXITS[answer.verdict.value]
+    if (found := answer.requirement) is not None:
+        note_requirement(loaded, answer)
+        if answer.verdict is not ReplayVerdict.IMPOSSIBLE:
+            exit_code = _REQUIREMENT_EXITS[found.verdict.value]
+        if junit is not None:
+            name = f"{loaded.recipe.search_id} at least {found.required:g}"
+            junit.write_text(junit_xml(name, found, text, time.time() - started_s), encoding="utf-8")
+    print_result(answer, text)
+    exit_with(exit_code)
 
 
 _REPLAY_EXITS = {
@@ -257,6 +281,25 @@ _REPLAY_EXITS = {
     "impossible": ExitCode.REPLAY_IMPOSSIBLE,
     "inconclusive": ExitCode.REPLAY_INCONCLUSIVE,
 }
+
+
+_REQUIREMENT_EXITS = {
+    "pass": ExitCode.SUCCESS,
+    "fail": ExitCode.REPLAY_SLOWER,
+    "inconclusive": ExitCode.REPLAY_INCONCLUSIVE,
+}
+
+
+def _format_requirement(found: RequirementAnswer) -> Iterator[str]:
+    hours = f"{found.node_hours_used:.3g} of {found.node_hours:.3g} node-hours"
+    yield f"{found.verdict}: {found.required:g} of the recorded throughput is required; {hours} used"
+    for slow in found.slow:
+        how = "by the fabric check"
+        if slow.ratio is not None:
+            how = f"{slow.ratio:.2f}x as fast as others ({slow.ratio_low:.2f}–{slow.ratio_high:.2f})"
+        yield f"slow: {', '.join(slow.nodes)}, {how}"
+    if found.search_of_nodes is not None:
+        yield f"looked for slow nodes: {found.search_of_nodes}"
 
 
 def _format_replay(found: ReplayAnswer, table: str | None) -> str:
@@ -270,6 +313,8 @@ def _format_replay(found: ReplayAnswer, table: str | None) -> str:
             f", now {found.measured:,.0f}{with_trainer} ({found.ratio:.3f}x as fast, 95 % confidence interval"
             f" {found.ratio_low:.3f}–{found.ratio_high:.3f})"
         )
+    if found.requirement is not None:
+        lines = [*_format_requirement(found.requirement), *lines]
     lines += [] if table is None else [describe_replayed_table(table)]
     lines += _format_speed(found)
     if len(found.sessions) > 1:

@@ -23,6 +23,7 @@ from search_spaces.hardware.links import Links
 from search_spaces.layouts.groups import group_names, rank_groups
 from search_spaces.layouts.layout import Layout
 from search_spaces.layouts.table import LayoutTable
+from search_spaces.model_shape import ModelShape
 from slurm.interface import SlurmUnreachable
 from slurm.nodes import num_up
 from trials.diagnostics.calibration import Collective
@@ -120,17 +121,8 @@ def fabric_findings(
         yield ok("fabric", "one rank exchanges nothing")
         return
     shapes = group_shapes(layouts, cluster.num_gpus)
-    trainer = fabric_check_section(shapes)
-
-    def read(place: Path) -> FabricTimes | None:
-        folder = AttemptFolder(place)
-        if (data := read_json(folder.outcome(folder.last_restart()))) is None:
-            return None
-        return FabricTimes.of(Outcome.from_json(data), trainer, cluster.gpus_per_node, cluster.num_nodes)
-
-    program = Program(cluster, spec.model, trainer, python_of(spec), CHECK_TIME_LIMIT_S - LAUNCHER_GRACE_S, read)
     try:
-        attempt, found = run_on_cluster(runner, folder, program)
+        attempt, found = run_on_cluster(runner, folder, fabric_times(cluster, spec.model, shapes, python_of(spec)))
     except ProgramFailed as failed:
         yield error("fabric", f"the job ended without times: {failed}", f"see {failed.log}")
         return
@@ -140,6 +132,21 @@ def fabric_findings(
     yield ok("fabric", f"{words} on {', '.join(nodes)}; times in {attempt.outcome()}")
     yield from (ok("exchange", words) for words in speeds(found, shapes))
     yield from findings_of(judge(found, cluster), cluster)
+
+
+def fabric_times(
+    cluster: Cluster, model: ModelShape, shapes: Sequence[GroupShape], python: str
+) -> Program[FabricTimes]:
+    """The program that times these group shapes on a cluster."""
+    trainer = fabric_check_section(shapes)
+
+    def read(place: Path) -> FabricTimes | None:
+        folder = AttemptFolder(place)
+        if (data := read_json(folder.outcome(folder.last_restart()))) is None:
+            return None
+        return FabricTimes.of(Outcome.from_json(data), trainer, cluster.gpus_per_node, cluster.num_nodes)
+
+    return Program(cluster, model, trainer, python, CHECK_TIME_LIMIT_S - LAUNCHER_GRACE_S, read)
 
 
 def findings_of(found: FabricFindings, cluster: Cluster) -> Iterator[Finding]:

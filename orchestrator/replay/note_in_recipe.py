@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from orchestrator.recipe.render import readme
 from orchestrator.recipe.write import rewrite_files
 from orchestrator.replay.replay import ReplayAnswer
 from search_spaces.errors import InputError
+from trials.files.folders import HISTORY_FILE
 from trials.trial import Flag, utc_text
 
 _log = logging.getLogger(__name__)
@@ -28,6 +30,21 @@ def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: 
             _log.info(f"{recorded.folder} now records the throughput of the layout with {answer.trainer}")
     except OSError as error:
         _log.warning(f"the throughput with {answer.trainer} could not be recorded in the recipe: {error}")
+
+
+def note_requirement(recorded: LoadedRecipe, answer: ReplayAnswer) -> None:
+    """Add the result of a required speed to the recipe's history, which the report and MLflow show; a failure to write
+    is only logged."""
+    asked = answer.requirement
+    assert asked is not None
+    slow = [node for each in asked.slow for node in each.nodes]
+    measured = {"at": utc_text(), "ratio": answer.ratio, "ratio_low": answer.ratio_low, "ratio_high": answer.ratio_high}
+    line = {**measured, "required": asked.required, "verdict": asked.verdict.value, "slow_nodes": slow}
+    try:
+        with (recorded.folder / HISTORY_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+    except OSError as error:
+        _log.warning(f"the result could not be added to the recipe's history: {error}")
 
 
 def write_note(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: ReplayAnswer, at: str) -> bool:

@@ -16,6 +16,7 @@ from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay.measured_layout import recorded_runs, runs_of, start_of
 from orchestrator.replay.other_trainer import other_trainer_error
+from orchestrator.replay.requirement import NodeHourBudget, Requirement, RequirementAnswer, RequirementVerdict
 from orchestrator.replay.runs import ReplayCallbacks, ReplayRuns
 from orchestrator.replay.software import fingerprint_differences
 from orchestrator.replay.speed_ratio import (
@@ -51,13 +52,15 @@ class ReplayRules:
     """Runs per session, and the relative change of speed that still counts as the same (`margin`).
 
     While it is not reproduced a layout is measured again in another session, `session_interval_s` later, up to
-    `sessions`. A verdict slower or faster takes `MIN_SESSIONS` at least, where `sessions` allows as many.
+    `sessions`. A verdict slower or faster takes `MIN_SESSIONS` at least, where `sessions` allows as many. With
+    `require` the sessions end once the requirement is met or failed.
     """
 
     repeats: int = 5
     margin: float = 0.05
     sessions: int = 5
     session_interval_s: float = SESSION_S
+    require: Requirement | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (("repeats", self.repeats, 100), ("sessions", self.sessions, 20)):
@@ -107,6 +110,8 @@ class ReplayAnswer(Ratios, Answer):
     """Those of the new runs."""
     detail: str | None
     """Reason why it is impossible or ended early."""
+    requirement: RequirementAnswer | None = None
+    """What `--require` asked; null without it."""
 
 
 class ReplayStopped(KeyboardInterrupt):
@@ -117,12 +122,14 @@ class ReplayStopped(KeyboardInterrupt):
         self.answer = _inconclusive(answer, "stopped before it had a verdict")
 
 
-def impossible_replay(loaded: LoadedRecipe, here: Cluster | None) -> ReplayAnswer | None:
+def impossible_replay(
+    loaded: LoadedRecipe, here: Cluster | None, rules: ReplayRules = ReplayRules()
+) -> ReplayAnswer | None:
     """The answer for a layout that cannot be measured here; None if it can, as far as is known before a run.
 
     `here` is the available hardware, None if unknown.
     """
-    asked = _Replay(loaded, recorded_runs(loaded), ReplayRules())
+    asked = _Replay(loaded, recorded_runs(loaded), rules)
     why = None if here is None else cluster_mismatch_reason(loaded.recipe.cluster, here)
     why = why or other_trainer_error(loaded) or dataset_error(loaded.spec())
     return None if why is None else asked.answer(ReplayVerdict.IMPOSSIBLE, detail=why)
@@ -144,10 +151,12 @@ def replay(
     ExternalError is raised. On an interrupt, or when `callbacks` request a stop, the run in flight is cancelled, one
     that may still run is noted, and ReplayStopped is raised.
     """
-    asked = _Replay(loaded, recorded_runs(loaded), rules)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
-    runs = ReplayRuns(_program(loaded, folder, python), launcher, callbacks or ReplayCallbacks())
+    program = replay_program(loaded, folder, python)
+    budget = _budget(rules, program, launcher, loaded.recipe.layout.num_nodes)
+    asked = _Replay(loaded, recorded_runs(loaded), rules, budget)
+    runs = ReplayRuns(program, launcher, callbacks or ReplayCallbacks(), budget)
     try:
         return _measure_sessions(asked, runs)
     except KeyboardInterrupt as interrupt:
@@ -160,11 +169,12 @@ def replay(
 
 @dataclass(frozen=True)
 class _Replay:
-    """A replay that was asked for: the recipe, the runs that it records, and the rules."""
+    """A replay that was asked for: the recipe, the runs that it records, the rules, and the budget of a requirement."""
 
     loaded: LoadedRecipe
     recorded: Sequence[Run]
     rules: ReplayRules
+    budget: NodeHourBudget | None = None
 
     def answer_of(self, results: Sequence[AttemptResult]) -> ReplayAnswer:
         """The answer after these runs. A failed run is the last one, and makes the others inconclusive."""
@@ -174,7 +184,7 @@ class _Replay:
         if failed is None:
             return found
         update = {"verdict": _verdict_on_failure(failed), "detail": f"{failed.reason}: {failed.excerpt}"}
-        return found.model_copy(update=update)
+        return found.model_copy(update={**update, "requirement": self._requirement(None, outcomes)})
 
     def _compared(self, outcomes: Sequence[Outcome]) -> ReplayAnswer:
         """The measured runs beside the recorded ones; inconclusive without any, impossible for another program."""
@@ -206,6 +216,22 @@ class _Replay:
             differences=[Difference(field=pair.field, recorded=pair.a, here=pair.b) for pair in seen],
             flags=list(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags)),
             detail=detail,
+            requirement=self._requirement(found, outcomes),
+        )
+
+    def _requirement(self, found: Comparison | None, outcomes: Sequence[Outcome]) -> RequirementAnswer | None:
+        """What is known of the requirement so far; inconclusive without a comparison."""
+        asked, budget = self.rules.require, self.budget
+        if asked is None:
+            return None
+        return RequirementAnswer(
+            required=asked.ratio,
+            verdict=RequirementVerdict.INCONCLUSIVE if found is None else asked.verdict(found),
+            node_hours=0.0 if budget is None else budget.node_hours,
+            node_hours_used=0.0 if budget is None else budget.used,
+            nodes=[*(outcomes[-1].fingerprint.get("hosts") or ())] if outcomes else [],
+            slow=[],
+            search_of_nodes=None,
         )
 
     def program_change(self, outcome: Outcome | None) -> str | None:
@@ -258,7 +284,11 @@ def _measure_at_session(asked: _Replay, runs: ReplayRuns) -> None:
 
 def _is_settled(found: ReplayAnswer, sessions: int) -> bool:
     """True if no further session is needed."""
-    if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
+    if found.detail is not None:
+        return True
+    if found.requirement is not None:
+        return found.requirement.verdict is not RequirementVerdict.INCONCLUSIVE
+    if found.verdict is ReplayVerdict.REPRODUCED:
         return True
     return found.verdict is not ReplayVerdict.INCONCLUSIVE and sessions >= MIN_SESSIONS
 
@@ -316,7 +346,8 @@ def this_machine(needed: Cluster, environment: Mapping[str, str]) -> Cluster:
     return Cluster(needed.accelerator, len(devices), 1)
 
 
-def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> AttemptFactory:
+def replay_program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> AttemptFactory:
+    """What the runs of a replay share."""
     spec = loaded.spec()
     return AttemptFactory(
         folder=folder,
@@ -328,6 +359,14 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> Attempt
         seed=spec.seed,
         taken=FolderIdentity.at(folder.path),
     )
+
+
+def _budget(rules: ReplayRules, program: AttemptFactory, launcher: Launcher, num_nodes: int) -> NodeHourBudget | None:
+    """The budget of a requirement, by default what two sessions may take at most; None without one."""
+    if rules.require is None:
+        return None
+    reserved_s = launcher.reservation_node_s(program.time_limit_s, num_nodes)
+    return NodeHourBudget(rules.require.node_hours or 2 * rules.repeats * reserved_s / 3600)
 
 
 def _verdict_on_failure(failed: AttemptResult) -> ReplayVerdict:

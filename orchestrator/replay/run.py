@@ -22,6 +22,7 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.lifecycle.signals import StopSignals
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
+from orchestrator.replay.node_search import NodeSearch
 from orchestrator.replay.other_trainer import for_trainer, trainer_section
 from orchestrator.replay.replay import (
     ReplayAnswer,
@@ -32,6 +33,7 @@ from orchestrator.replay.replay import (
     replay,
     this_machine,
 )
+from orchestrator.replay.requirement import NodeHourBudget, RequirementVerdict
 from orchestrator.replay.runs import MachineLock, ReplayCallbacks, home_error
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
@@ -116,7 +118,7 @@ def run_replay(
         section = with_server_memory(section)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
-    if (answer := impossible_replay(loaded, here)) is not None:
+    if (answer := impossible_replay(loaded, here, rules)) is not None:
         return answer
     if is_here:
         _require_packages(loaded, python)
@@ -135,8 +137,30 @@ def run_replay(
         except ReplayStopped as stopped:
             _write_interrupted_result(folder, stopped.answer)
             raise
+        if answer.requirement is not None and answer.requirement.verdict is RequirementVerdict.FAIL:
+            _write_result(folder, answer)
+            answer = _with_slow_nodes(answer, loaded, section, folder, python, rules, callbacks)
         _write_result(folder, answer)
         return answer
+
+
+def _with_slow_nodes(
+    answer: ReplayAnswer,
+    loaded: LoadedRecipe,
+    section: LauncherSection,
+    folder: SearchFolder,
+    python: str,
+    rules: ReplayRules,
+    callbacks: ReplayCallbacks,
+) -> ReplayAnswer:
+    """The answer with the slow nodes, which are looked for within what is left of the budget."""
+    failed = answer.requirement
+    assert failed is not None
+    budget = NodeHourBudget(failed.node_hours, failed.node_hours_used)
+    _log.info(f"{failed.required:g} is not reached: looking for slow nodes among {', '.join(failed.nodes)}")
+    found, words = NodeSearch(loaded, failed.nodes, section, folder, python, rules.margin, budget, callbacks).run()
+    update = {"slow": found, "search_of_nodes": words, "node_hours_used": budget.used}
+    return answer.model_copy(update={"requirement": failed.model_copy(update=update)})
 
 
 def _require_packages(loaded: LoadedRecipe, python: str) -> None:

@@ -14,7 +14,9 @@ from filelock import FileLock, Timeout
 
 from orchestrator.launchers.attempt_runner import POLL_INTERVAL_S, AttemptRunner
 from orchestrator.launchers.base import Launcher
+from orchestrator.replay.requirement import NodeHourBudget
 from orchestrator.search.attempt_factory import OUTCOME_GRACE_S, AttemptFactory, next_attempt
+from orchestrator.search.node_hours import node_hours_with_requeues
 from search_spaces.errors import InputError
 from trials.attempt_result import AttemptResult, may_retry
 from trials.trial import Attempt, Trial
@@ -89,11 +91,18 @@ class ReplayCallbacks:
 class ReplayRuns:
     """Measures runs of `program` on `launcher`, one after another; `results` are those of the runs so far.
 
-    Raises KeyboardInterrupt when a stop is requested.
+    Raises KeyboardInterrupt when a stop is requested, and BudgetSpent before a run that may not fit into `budget`.
     """
 
-    def __init__(self, program: AttemptFactory, launcher: Launcher, callbacks: ReplayCallbacks):
+    def __init__(
+        self,
+        program: AttemptFactory,
+        launcher: Launcher,
+        callbacks: ReplayCallbacks,
+        budget: NodeHourBudget | None = None,
+    ):
         self._program = program
+        self._budget = budget
         self._launcher = launcher
         self._callbacks = callbacks
         self._runner = AttemptRunner(launcher, callbacks.is_stop_requested)
@@ -130,8 +139,13 @@ class ReplayRuns:
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """Run the attempt to its end and return its result, waiting OUTCOME_GRACE_S for its outcome file."""
         request = replace(self._program.request(trial, attempt), is_repeat=True)
+        if self._budget is not None:
+            self._budget.require(self._launcher.reservation_node_s(request.time_limit_s, trial.layout.num_nodes) / 3600)
         request.folder.write_spec(self._program.folder.path, request.spec.to_json(), request.require_taken)
+        attempt = replace(attempt, submitted_at=self._launcher.now())
         status = self._runner.run(request)
+        if self._budget is not None:
+            self._budget.spend(node_hours_with_requeues(attempt, status, self._launcher.now()))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:

@@ -93,6 +93,10 @@ class AttemptFolder:
         return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
+HISTORY_FILE = "requirements.jsonl"
+"""File of a recipe with the results of `parlay replay --require`, a line each."""
+
+
 @dataclass(frozen=True)
 class SearchFolder:
     """A search's folder on the shared file system, sufficient to resume the search anywhere.
